@@ -1,0 +1,75 @@
+# kvrelay's build. `make test` is all of CI; it needs Go and Python 3 and gets
+# the rest itself. Every check fails when something it needs is missing.
+
+GO     ?= go
+PYTHON ?= python3
+VENV   := .venv
+
+# RACE= switches the race detector off; PARALLEL is how many test binaries run at once.
+RACE     ?= -race
+PARALLEL ?= 2
+TIMEOUT  ?= 15m
+# Tests against real peers carry the tag; plain `go test ./...` needs Go alone.
+TAGS     := -tags integration
+# BENCH and BENCHPKG choose what `make bench` measures.
+BENCH    ?= .
+BENCHPKG ?= ./...
+
+# Every Go file, those of nested modules too.
+GOFILES = $(shell find . -name '*.go' -not -path './$(VENV)/*')
+
+.DEFAULT_GOAL := help
+.PHONY: help build test unit lint fmt generate check-generated venv bench clean need-go need-python
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: need-go ## build bin/kvrelay, static and stamped with the commit
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/kvrelay ./cmd/kvrelay
+
+test: need-go need-python lint check-generated venv ## check and test everything, real peers included
+	$(GO) test $(RACE) $(TAGS) -p $(PARALLEL) -timeout $(TIMEOUT) ./...
+
+unit: need-go ## the tests that need Go alone
+	$(GO) test -p $(PARALLEL) -timeout $(TIMEOUT) ./...
+
+lint: need-go ## gofmt, go vet, staticcheck (pinned in go.mod)
+	@bad="$$(gofmt -l $(GOFILES))"; if [ -n "$$bad" ]; then \
+		echo "not formatted (run: make fmt):"; echo "$$bad"; exit 1; fi
+	$(GO) vet $(TAGS) ./...
+	$(GO) tool staticcheck $(TAGS) ./...
+
+fmt: need-go ## format every Go file
+	gofmt -w $(GOFILES)
+
+generate: need-go ## rewrite the parts of the documentation that come from the code
+	$(GO) run ./internal/docgen
+
+check-generated: need-go ## fail when `make generate` would change something
+	$(GO) run ./internal/docgen -check
+
+venv: $(VENV)/.ready ## Python packages of the integration tests, in .venv
+
+# Made beside and renamed, so that an install that was cut off is not taken for a whole one.
+$(VENV)/.ready: integration/requirements.txt | need-python
+	rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "make venv: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r integration/requirements.txt || { \
+		echo "make venv: pip could not install integration/requirements.txt; is a package index reachable?" >&2; exit 1; }
+	@touch $@
+
+bench: need-go ## benchmarks (BENCH=regexp BENCHPKG=./decode)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 $(BENCHPKG)
+
+clean: ## remove what was built or installed here
+	rm -rf bin dist $(VENV)
+
+need-go:
+	@command -v $(GO) >/dev/null || { echo "missing: Go 1.26 or later (see go.mod)" >&2; exit 1; }
+
+need-python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "missing: Python 3 with venv, for the tests against real libzmq (\`make unit\` runs the others)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { \
+		echo "too old: $$($(PYTHON) --version); the integration tests need Python 3.9 or later" >&2; exit 1; }

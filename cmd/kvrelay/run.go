@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+
+	"github.com/kvrelay/kvrelay/config"
+	"github.com/kvrelay/kvrelay/internal/logging"
+	"github.com/kvrelay/kvrelay/relay"
+	"github.com/kvrelay/kvrelay/sinks"
+)
+
+const runHelp = `
+Usage: kvrelay [run] [settings]
+
+Subscribes to an engine's KV-cache events, fetches what it missed, and publishes
+router events until SIGTERM or SIGINT. Engine and NATS may start later: it waits
+for both. The least it needs is the engine's endpoint:
+
+  kvrelay --endpoints tcp://127.0.0.1:5557 --replay-endpoints tcp://127.0.0.1:5558`
+
+// runRun relays until it is told to stop.
+func runRun(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
+	cfg, code, done := settings(flag.NewFlagSet("run", flag.ContinueOnError), runHelp, args, stdout, stderr)
+	if done {
+		return code
+	}
+	log, stopLog, err := startLog(cfg, stderr)
+	if err != nil {
+		return fail(stderr, "run", err)
+	}
+	defer stopLog()
+	err = relayEvents(ctx, cfg, log, stdout)
+	code = exitCode(err)
+	if err != nil {
+		log.Error("ended", "err", err, "exit_code", code)
+	} else {
+		log.Info("ended as asked, everything is confirmed")
+	}
+	return code
+}
+
+// startLog makes the logger of a long-running command. stop says the last
+// counts of repeated trouble; nothing is held back after it.
+func startLog(cfg *config.Config, stderr io.Writer) (log *slog.Logger, stop func(), err error) {
+	log, repeats, err := logging.New(stderr, logging.Options{
+		Level:   cfg.LogLevel,
+		Format:  cfg.LogFormat,
+		NoColor: os.Getenv("NO_COLOR") != "", // what no-color.org asks of every program
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		repeats.Run(ctx)
+	}()
+	return log, func() { cancel(); <-ended }, nil
+}
+
+// relayEvents wires the rooms together and runs until ctx ends.
+func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error {
+	info, _ := debug.ReadBuildInfo()
+	log.Info("starting", "version", versionText(info))
+	var servers []string
+	if cfg.Sink != config.SinkStdout && len(cfg.NATSURL) == 0 {
+		embedded, err := startEmbedded(ctx, log)
+		if err != nil {
+			return err
+		}
+		defer embedded.Close()
+		servers = []string{embedded.URL()}
+	}
+	so, err := sinkOptions(cfg, servers, log)
+	if err != nil {
+		return err
+	}
+	so.Stdout = stdout
+	publisher, err := sinks.New(so)
+	if err != nil {
+		return err
+	}
+	ro, err := relayOptions(cfg, publisher, so.Profile, log)
+	if err != nil {
+		return err
+	}
+	ro.Watch = watchStatic(staticSources(cfg))
+	return relay.New(ro).Run(ctx)
+}
+
+// exitCode is what a Relay's end means to who started it.
+func exitCode(err error) int {
+	var lost *relay.LostError
+	var unconfirmed *relay.UnconfirmedError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &lost):
+		return exitLost
+	case errors.As(err, &unconfirmed):
+		return exitUnconfirmed
+	}
+	return exitFailed
+}

@@ -1,0 +1,41 @@
+package config
+
+import "strings"
+
+// notYet lists what settings.md knows and this version does not do, as
+// NAME=value or, for any value, NAME. Whoever builds one deletes its line.
+// Without the line DISCOVERY_URL, ENGINE=auto may look for the engine by itself.
+var notYet = []string{
+	"ENGINE=vllm",
+	"ENGINE=sglang",
+	"ENGINE=openengine",
+	"DISCOVERY_URL",
+	"SINK=jetstream",
+	"MEMBERSHIP=file",
+	"MEMBERSHIP=etcd",
+	"MEMBERSHIP=kubernetes",
+	"REGISTER_WORKER=true",
+}
+
+// checkNotYet refuses what is asked for and not there.
+func (l *loader) checkNotYet() {
+	for _, feature := range notYet {
+		name, value, hasValue := strings.Cut(feature, "=")
+		if !l.has(name) || !l.cfg.given(name) {
+			continue
+		}
+		if text := l.field(name).text(); text != "" && (!hasValue || text == value) {
+			l.problemOf(name, feature+" is not in this version")
+		}
+	}
+}
+
+// discovers says whether this version can find an engine by itself.
+func discovers() bool {
+	for _, feature := range notYet {
+		if feature == "DISCOVERY_URL" {
+			return false
+		}
+	}
+	return true
+}

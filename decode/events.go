@@ -1,0 +1,149 @@
+package decode
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/kvrelay/kvrelay/internal/msgpack"
+)
+
+// readEvent reads one event. One that is malformed is passed over as a whole;
+// its neighbours lose nothing by it.
+func (b *Batch) readEvent() {
+	start, mark := b.r.Off(), b.mark()
+	ev := b.place()
+	var name []byte
+	p := wrongType.of(fEvent)
+	switch b.r.Kind() {
+	case msgpack.Array:
+		name, p = b.readTuple(ev)
+	case msgpack.Map:
+		ev.IsMap = true
+		name, p = b.readNamed(ev)
+	}
+	if b.r.Failed() {
+		return
+	}
+	if p != 0 {
+		b.r.Seek(start)
+		if !b.r.Skip() {
+			return
+		}
+		b.back(mark)
+		*ev = Event{Type: Malformed, IsMap: ev.IsMap, Name: name, Problem: p.String()}
+	}
+	if b.events.used > FoldAfter {
+		b.fold(ev, p)
+	}
+}
+
+// place returns an empty Event to fill.
+func (b *Batch) place() *Event {
+	i := b.events.used
+	b.events.used++
+	ev := &b.spare
+	if i < len(b.events.buf) {
+		ev = &b.events.buf[i]
+		b.events.high = max(b.events.high, i+1)
+	}
+	*ev = Event{}
+	return ev
+}
+
+// typeOf is the type that a tag names.
+func typeOf(tag []byte) Type {
+	switch string(tag) {
+	case "BlockStored":
+		return Stored
+	case "BlockRemoved":
+		return Removed
+	case "AllBlocksCleared":
+		return Cleared
+	case "Ignored":
+		return Ignored
+	}
+	return Unknown
+}
+
+// text reads a string, or bytes that stand for one; nil yields nil.
+func (b *Batch) text() ([]byte, cause) {
+	v, ok := b.r.Text()
+	switch {
+	case !ok && b.r.Nil():
+		return nil, good
+	case !ok:
+		return nil, wrongType
+	case !utf8.Valid(v):
+		return nil, badText
+	}
+	return v, good
+}
+
+// key reads the key of a map, or a tag. Of what is no text, nothing is read.
+func (b *Batch) key() ([]byte, cause) {
+	k, ok := b.r.Text()
+	switch {
+	case !ok:
+		return nil, wrongType
+	case !utf8.Valid(k):
+		return nil, badText
+	}
+	return k, good
+}
+
+// folds knows where the events lie that later ones of a batch may join.
+type folds struct {
+	on    bool
+	bad   [numProblems]int32 // index + 1
+	ign   int32
+	names [8]struct { // the last names seen, so that few tags in any order fold
+		name []byte
+		at   int32
+	}
+	next int
+}
+
+func (f *folds) forget() {
+	if f.on {
+		*f = folds{}
+	}
+}
+
+// fold lets the last event of the batch join an earlier one of its like, if it
+// is of the kinds that Event.Folded names.
+func (b *Batch) fold(ev *Event, p problem) {
+	f := &b.folds
+	if !f.on {
+		*f = folds{on: true}
+	}
+	at := int32(b.events.used) // index + 1 of ev
+	var first *int32
+	switch ev.Type {
+	case Malformed:
+		first = &f.bad[p]
+	case Ignored:
+		first = &f.ign
+	case Unknown:
+		for i := range f.names {
+			if n := &f.names[i]; n.at > 0 && bytes.Equal(n.name, ev.Name) {
+				first = &n.at
+			}
+		}
+		if first == nil {
+			n := &f.names[f.next]
+			f.next = (f.next + 1) % len(f.names)
+			n.name, n.at = ev.Name, 0
+			first = &n.at
+		}
+	default:
+		return
+	}
+	if *first == 0 {
+		*first = at
+		return
+	}
+	b.events.used--
+	if i := int(*first) - 1; i < len(b.events.buf) {
+		b.events.buf[i].Folded++
+	}
+}

@@ -1,0 +1,587 @@
+package decode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
+)
+
+// The reference: another msgpack decoder makes a tree of the payload, and the
+// rules of the wire are applied to that tree, slowly and in the plainest way.
+
+// node is one msgpack value. A map's list holds key, value, key, value, …
+type node struct {
+	kind  string // nil, bool, int, float, str, bin, array, map, ext
+	num   uint64 // int: two's complement
+	neg   bool
+	float float64
+	text  []byte
+	list  []node
+}
+
+var errBroken = errors.New("broken")
+
+// parse reads the first value of p. deep says that containers lie more than a
+// thousand deep, where decoders may differ.
+func parse(p []byte) (n node, deep bool, err error) {
+	t := treeReader{dec: msgpack.NewDecoder(bytes.NewReader(p)), left: len(p)}
+	n, err = t.value(0)
+	return n, t.deep, err
+}
+
+type treeReader struct {
+	dec  *msgpack.Decoder
+	left int
+	deep bool
+}
+
+func (t *treeReader) value(depth int) (n node, err error) {
+	if depth > 1000 {
+		t.deep = true
+		return n, errBroken
+	}
+	d := t.dec
+	c, err := d.PeekCode()
+	if err != nil {
+		return n, err
+	}
+	elements := -1
+	switch {
+	case c == msgpcode.Nil:
+		return node{kind: "nil"}, d.DecodeNil()
+	case c == msgpcode.True, c == msgpcode.False:
+		_, err = d.DecodeBool()
+		return node{kind: "bool"}, err
+	case c == msgpcode.Float, c == msgpcode.Double:
+		n.kind = "float"
+		n.float, err = d.DecodeFloat64()
+		return n, err
+	case msgpcode.IsFixedNum(c) && c < 0x80, c >= msgpcode.Uint8 && c <= msgpcode.Uint64:
+		n.kind = "int"
+		n.num, err = d.DecodeUint64()
+		return n, err
+	case msgpcode.IsFixedNum(c), c >= msgpcode.Int8 && c <= msgpcode.Int64:
+		v, err := d.DecodeInt64()
+		return node{kind: "int", num: uint64(v), neg: v < 0}, err
+	case msgpcode.IsString(c):
+		s, err := d.DecodeString()
+		return node{kind: "str", text: []byte(s)}, err
+	case msgpcode.IsBin(c):
+		n.kind = "bin"
+		n.text, err = d.DecodeBytes()
+		if n.text == nil {
+			n.text = []byte{}
+		}
+		return n, err
+	case msgpcode.IsExt(c):
+		_, size, err := d.DecodeExtHeader()
+		if err == nil && size > t.left {
+			err = errBroken
+		}
+		if err == nil {
+			err = d.ReadFull(make([]byte, size))
+		}
+		return node{kind: "ext"}, err
+	case msgpcode.IsFixedArray(c), c == msgpcode.Array16, c == msgpcode.Array32:
+		n.kind = "array"
+		elements, err = d.DecodeArrayLen()
+	case msgpcode.IsFixedMap(c), c == msgpcode.Map16, c == msgpcode.Map32:
+		n.kind = "map"
+		elements, err = d.DecodeMapLen()
+		elements *= 2
+	default:
+		return n, errBroken
+	}
+	for ; err == nil && elements > 0; elements-- {
+		var e node
+		if e, err = t.value(depth + 1); err == nil {
+			n.list = append(n.list, e)
+		}
+	}
+	return n, err
+}
+
+func (n node) isText() bool { return n.kind == "str" || n.kind == "bin" }
+func (n node) isNil() bool  { return n.kind == "nil" || n.kind == "" }
+
+// field is the last value of a key in a map; absent: a node without kind.
+func (n node) field(name string) (v node) {
+	for i := 0; i < len(n.list); i += 2 {
+		if k := n.list[i]; k.isText() && string(k.text) == name {
+			v = n.list[i+1]
+		}
+	}
+	return v
+}
+
+// refBatch is what Decode must make of a sound payload; false: no batch.
+func refBatch(n node) (b Batch, ok bool) {
+	var ts, events, rank node
+	switch {
+	case n.kind == "array" && len(n.list) >= 2:
+		ts, events = n.list[0], n.list[1]
+		if len(n.list) > 2 {
+			rank = n.list[2]
+		}
+	case n.kind == "map":
+		b.IsMap = true
+		ts, events = n.field("ts"), n.field("events")
+		if events.kind == "" {
+			return b, false
+		}
+		if rank = n.field("data_parallel_rank"); rank.kind == "" {
+			rank = n.field("dp_rank")
+		}
+	default:
+		return b, false
+	}
+	switch {
+	case ts.kind == "float":
+		b.TS = ts.float
+	case ts.kind == "int" && ts.neg:
+		b.TS = float64(int64(ts.num))
+	case ts.kind == "int":
+		b.TS = float64(ts.num)
+	default:
+		b.TS = math.NaN()
+	}
+	b.HasTS = !math.IsNaN(b.TS) && !math.IsInf(b.TS, 0)
+	if !b.HasTS {
+		b.TS = 0
+	}
+	if rank.kind == "int" && !rank.neg && rank.num <= 65535 {
+		b.Rank, b.HasRank = uint32(rank.num), true
+	} else {
+		b.BadRank = !rank.isNil()
+	}
+	if events.kind != "array" && !events.isNil() {
+		return b, false
+	}
+	for _, e := range events.list {
+		b.Events = append(b.Events, refEvent(e))
+	}
+	return b, true
+}
+
+// bad is what the reference panics with when an event is malformed.
+type bad struct{}
+
+func must(ok bool) {
+	if !ok {
+		panic(bad{})
+	}
+}
+
+func refEvent(n node) (ev Event) {
+	var name []byte
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(bad); !ok {
+				panic(p)
+			}
+			ev = Event{Type: Malformed, IsMap: n.kind == "map", Name: name}
+		}
+	}()
+	must(n.kind == "array" || n.kind == "map")
+	var tag node
+	if n.kind == "map" {
+		tag = n.field("type")
+	} else if len(n.list) > 0 {
+		tag = n.list[0]
+	}
+	if tag.isText() && utf8.Valid(tag.text) {
+		name = tag.text
+	}
+	if n.kind == "map" {
+		ev.IsMap = true
+		for i := 0; i < len(n.list); i += 2 {
+			must(n.list[i].isText() && utf8.Valid(n.list[i].text))
+		}
+	}
+	must(name != nil)
+	get := n.field
+	if n.kind == "array" {
+		get = func(field string) node { return n.slot(string(name), field) }
+	}
+	switch string(name) {
+	case "BlockStored":
+		ev.Type = Stored
+		if n.kind == "array" {
+			must(len(n.list) >= 5)
+		}
+		ev.refStored(get)
+		if n.kind == "array" && len(n.list) > 9 {
+			ev.refTail(n.list[9:])
+		}
+	case "BlockRemoved":
+		ev.Type = Removed
+		ev.refHashes(get("block_hashes"))
+		ev.refCommon(get)
+		if n.kind == "array" && len(n.list) > 3 {
+			ev.refTail(n.list[3:])
+		}
+	case "AllBlocksCleared":
+		ev.Type = Cleared
+		for _, f := range []struct {
+			name string
+			dst  *[]byte
+		}{{"medium", &ev.Medium}, {"ownership", &ev.Ownership}} {
+			if v := get(f.name); v.isText() {
+				*f.dst = refText(v)
+			}
+		}
+	case "Ignored":
+		ev.Type = Ignored
+	default:
+		ev.Type, ev.Name = Unknown, name
+	}
+	return ev
+}
+
+// slot is a field of an array event by its position.
+func (n node) slot(tag, field string) node {
+	order := map[string]string{
+		"BlockStored":      "type block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys",
+		"BlockRemoved":     "type block_hashes medium",
+		"AllBlocksCleared": "type medium",
+	}[tag]
+	for i, name := range strings.Fields(order) {
+		if name == field && i < len(n.list) {
+			v := n.list[i]
+			if field == "lora_name" && v.kind == "map" {
+				v.kind = "slot map"
+			}
+			return v
+		}
+	}
+	return node{}
+}
+
+func refText(v node) []byte {
+	if v.isNil() {
+		return nil
+	}
+	must(v.isText() && utf8.Valid(v.text))
+	return v.text
+}
+
+func refUint(v node) uint64 {
+	must(v.kind == "int" && !v.neg)
+	return v.num
+}
+
+func (ev *Event) refHash(v node) uint64 {
+	if v.kind == "bin" {
+		ev.BytesHash = true
+		must(len(v.text) > 0)
+		var h uint64
+		for _, c := range v.text {
+			h = h<<8 + uint64(c)
+		}
+		return h
+	}
+	must(v.kind == "int")
+	return v.num
+}
+
+func (ev *Event) refHashes(v node) {
+	must(v.kind == "array")
+	for _, h := range v.list {
+		ev.Hashes = append(ev.Hashes, ev.refHash(h))
+	}
+}
+
+// refCommon reads what stored and removed events have in common.
+func (ev *Event) refCommon(get func(string) node) {
+	ev.Medium = refText(get("medium"))
+	if g := get("group_idx"); !g.isNil() {
+		v := refUint(g)
+		if ev.HasGroup = v < 1<<32; ev.HasGroup {
+			ev.Group = uint32(v)
+		}
+	}
+	ev.Kind = refText(get("kv_cache_spec_kind"))
+	ev.HasKind = ev.Kind != nil
+	if w := get("kv_cache_spec_sliding_window"); !w.isNil() {
+		refUint(w)
+	}
+	if l := get("locality"); l.isNil() || l.isText() {
+		ev.Locality = refText(l)
+	} else {
+		ev.OtherLocality = true
+	}
+	ev.Ownership = refText(get("ownership"))
+}
+
+func (ev *Event) refStored(get func(string) node) {
+	ev.refHashes(get("block_hashes"))
+	if p := get("parent_block_hash"); !p.isNil() {
+		ev.Parent, ev.HasParent = ev.refHash(p), true
+	}
+	ev.refTokens(get("token_ids"))
+	if s := get("block_size"); !s.isNil() {
+		ev.BlockSize, ev.HasBlockSz = refUint(s), true
+	}
+	must(ev.HasBlockSz || ev.Tokens.Len() == 0)
+	if l := get("lora_id"); !l.isNil() {
+		must(l.kind == "int")
+		if ev.LoraID = int64(l.num); !l.neg && l.num > math.MaxInt64 {
+			ev.LoraID = math.MaxInt64
+		}
+	}
+	if l := get("lora_name"); l.kind == "slot map" {
+		ev.HasSlotSalt = true
+		for i := 0; i < len(l.list); i += 2 {
+			must(l.list[i].isText() && utf8.Valid(l.list[i].text))
+		}
+		ev.SlotSalt = refText(l.field("cache_salt"))
+	} else {
+		ev.LoraName = refText(l)
+	}
+	ev.CacheSalt = refText(get("cache_salt"))
+	ev.HasSalt = ev.CacheSalt != nil
+	ev.refExtraKeys(get("extra_keys"))
+	if mm := get("block_mm_infos"); !mm.isNil() {
+		ev.refMMInfos(mm)
+	}
+	ev.refCommon(get)
+	ev.SessionID = refText(get("session_id"))
+	if o := get("origin"); o.isText() {
+		ev.Reused = string(o.text) == "REUSED"
+	}
+}
+
+func (ev *Event) refTokens(v node) {
+	if v.isNil() {
+		return
+	}
+	must(v.kind == "array")
+	ev.HasTokens = true
+	add := func(t uint32) { ev.Tokens = append(ev.Tokens, byte(t), byte(t>>8), byte(t>>16), byte(t>>24)) }
+	token := func(v node) uint32 {
+		t := refUint(v)
+		must(t < 1<<32)
+		return uint32(t)
+	}
+	var plain, pairs, breaks int
+	var last uint32
+	for i, e := range v.list {
+		if e.kind != "array" {
+			plain++
+			add(token(e))
+			continue
+		}
+		pairs++
+		must(len(e.list) == 2)
+		first := token(e.list[0])
+		if i > 0 && first != last {
+			breaks++
+		}
+		add(first)
+		last = token(e.list[1])
+	}
+	if pairs > 0 {
+		ev.Pairs = ChainedPairs
+		if plain+breaks > 0 {
+			ev.Pairs = UnsoundPairs
+		}
+		if v.list[len(v.list)-1].kind == "array" {
+			add(last)
+		}
+	}
+}
+
+func (ev *Event) refExtraKeys(v node) {
+	if v.isNil() {
+		return
+	}
+	must(v.kind == "array")
+	for block, items := range v.list {
+		must(items.isNil() || items.kind == "array")
+		for _, it := range items.list {
+			k := ExtraKey{Block: block}
+			switch it.kind {
+			case "int", "float", "bool":
+				continue
+			case "array":
+				must(len(it.list) == 2 && it.list[1].kind == "int")
+				it, k.Pair = it.list[0], true
+			}
+			must(it.isText())
+			k.Text, k.Str = it.text, it.kind == "str"
+			must(!k.Str || utf8.Valid(k.Text))
+			if len(k.Text) >= 4 {
+				ev.ExtraKeys = append(ev.ExtraKeys, k)
+			}
+		}
+	}
+}
+
+// refRecord reads required fields of a map, or of an array by position.
+func refRecord(v node, names ...string) (out []node) {
+	if v.kind == "array" {
+		must(len(v.list) >= len(names))
+		return v.list[:len(names)]
+	}
+	must(v.kind == "map")
+	for i := 0; i < len(v.list); i += 2 {
+		must(v.list[i].isText() && utf8.Valid(v.list[i].text))
+	}
+	for _, name := range names {
+		out = append(out, v.field(name))
+	}
+	return out
+}
+
+func (ev *Event) refMMInfos(v node) {
+	must(v.kind == "array")
+	ev.HasMM = true
+	for block, info := range v.list {
+		if info.isNil() {
+			continue
+		}
+		objects := refRecord(info, "mm_objects")[0]
+		must(objects.kind == "array")
+		for _, o := range objects.list {
+			f := refRecord(o, "mm_hash", "offsets")
+			m := MMObject{Block: block, Hash: refUint(f[0])}
+			must(f[1].kind == "array")
+			for _, pair := range f[1].list {
+				must(pair.kind == "array" && len(pair.list) == 2)
+				m.Offsets = append(m.Offsets, [2]uint64{refUint(pair.list[0]), refUint(pair.list[1])})
+			}
+			ev.MM = append(ev.MM, m)
+		}
+	}
+}
+
+// refTailMM takes a slot of the tail for block_mm_infos if it is that.
+func (ev *Event) refTailMM(v node) {
+	maps := false
+	for _, e := range v.list {
+		if !e.isNil() && e.kind != "map" && e.kind != "array" {
+			return
+		}
+		maps = maps || e.kind == "map"
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			if maps {
+				panic(p)
+			}
+			ev.MM, ev.HasMM = nil, false
+		}
+	}()
+	ev.MM = nil
+	ev.refMMInfos(v)
+}
+
+func (ev *Event) refTail(tail []node) {
+	for i, v := range tail {
+		must(i > 5 || !v.isText() || utf8.Valid(v.text))
+	}
+	tail = tail[:min(len(tail), 6)]
+	if ev.Type == Stored && tail[0].kind == "array" {
+		ev.refTailMM(tail[0])
+		tail = tail[1:]
+	}
+	tail = tail[:min(len(tail), 5)]
+	fixed := len(tail) >= 4
+	shape := ""
+	for _, v := range tail {
+		switch {
+		case v.isNil():
+			shape += "-"
+		case v.isText():
+			shape += "t"
+		case v.kind == "int" && !v.neg:
+			shape += "u"
+		default:
+			shape += "?"
+		}
+	}
+	for i, s := range shape {
+		fixed = fixed && (s == '-' || byte(s) == "ututt"[i])
+	}
+	group := func(v node) {
+		if ev.HasGroup = v.num < 1<<32; ev.HasGroup {
+			ev.Group = uint32(v.num)
+		}
+	}
+	if fixed {
+		if shape[0] == 'u' {
+			group(tail[0])
+		}
+		ev.Kind, ev.Locality = tail[1].text, tail[3].text
+		if len(tail) == 5 {
+			ev.Ownership = tail[4].text
+		}
+		ev.HasKind = ev.Kind != nil
+		return
+	}
+	var ints []node
+	var other []byte
+	for i, v := range tail {
+		switch {
+		case shape[i] == 'u':
+			ints = append(ints, v)
+		case v.kind == "array" && ev.Type == Stored:
+			ev.refTailMM(v)
+		case shape[i] == 't':
+			switch s := string(v.text); s {
+			case "LOCAL", "REMOTE":
+				ev.Locality = v.text
+			case "framework":
+				ev.Ownership = v.text
+			case "full_attention", "mla_attention", "sink_full_attention", "sliding_window", "sliding_window_mla",
+				"mamba", "chunked_local_attention", "encoder_only_attention", "cross_attention":
+				ev.Kind = v.text
+			default:
+				other = v.text
+			}
+		}
+	}
+	if len(ints) > 0 && shape != "-tu" {
+		group(ints[0])
+	}
+	if other != nil {
+		if ev.Kind == nil {
+			ev.Kind = other
+		} else {
+			ev.Ownership = other
+		}
+	}
+	ev.HasKind = ev.Kind != nil
+}
+
+// show writes an event so that two can be compared: nil and empty texts differ,
+// nil and empty lists do not. Problem is left out: the reference has none.
+func show(ev *Event) string {
+	text := func(b []byte) string {
+		if b == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%q", b)
+	}
+	var s strings.Builder
+	fmt.Fprintf(&s, "type %d map %v name %s hashes %x bytes %v parent %x %v tokens %x %v pairs %d size %d %v lora %d %s slot %s %v salt %s %v medium %s mm %v",
+		ev.Type, ev.IsMap, text(ev.Name), ev.Hashes, ev.BytesHash, ev.Parent, ev.HasParent, []byte(ev.Tokens), ev.HasTokens,
+		ev.Pairs, ev.BlockSize, ev.HasBlockSz, ev.LoraID, text(ev.LoraName), text(ev.SlotSalt), ev.HasSlotSalt,
+		text(ev.CacheSalt), ev.HasSalt, text(ev.Medium), ev.HasMM)
+	for _, m := range ev.MM {
+		fmt.Fprintf(&s, " (%d %x %v)", m.Block, m.Hash, m.Offsets)
+	}
+	s.WriteString(" keys")
+	for _, k := range ev.ExtraKeys {
+		fmt.Fprintf(&s, " (%d %s %v %v)", k.Block, text(k.Text), k.Str, k.Pair)
+	}
+	fmt.Fprintf(&s, " group %d %v kind %s %v locality %s %v owner %s session %s reused %v", ev.Group, ev.HasGroup,
+		text(ev.Kind), ev.HasKind, text(ev.Locality), ev.OtherLocality, text(ev.Ownership), text(ev.SessionID), ev.Reused)
+	return s.String()
+}

@@ -1,0 +1,22 @@
+// Package discovery finds where an engine publishes its KV-cache events.
+package discovery
+
+import "fmt"
+
+// Source is one PUB socket of an engine: one stream of batches, usually of one
+// data-parallel rank. It is comparable: two equal Sources are the same stream.
+type Source struct {
+	Engine     string // what logs call the engine: the address it was found at
+	Rank       uint32 // the rank of batches that name none
+	Endpoint   string // tcp://host:port, ipc://path, listen:tcp://host:port
+	Replay     string // ROUTER endpoint; "": none
+	Topic      string // subscription prefix
+	TopicExact bool   // drop what only begins with Topic
+	BlockSize  uint32 // tokens per block; 0: unknown
+	Ranks      uint32 // data-parallel ranks of the whole engine as far as known; 0: unknown
+	Kind       string // vllm, sglang, openengine, static
+	Version    string // engine version where it says so
+}
+
+// Name is how logs and errors call the source.
+func (s Source) Name() string { return fmt.Sprintf("rank %d at %s", s.Rank, s.Endpoint) }

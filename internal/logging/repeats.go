@@ -1,0 +1,263 @@
+package logging
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// RepeatsOptions bound a Repeats.
+type RepeatsOptions struct {
+	Level  slog.Level    // least level that is trouble; 0: Warn. Below it nothing is held back
+	Window time.Duration // how long repeats are counted before they are said; 0: 30 s
+	Max    int           // kinds of trouble remembered; 0: 512. Beyond it the oldest is said and forgotten
+	Keys   []string      // attributes that tell one trouble from another beside the message; nil: engine, rank
+	Now    func() time.Time
+}
+
+// Repeats says trouble once and then counts it: the first record of a kind
+// passes at once; those that follow within Window are held back, and then one line, the last
+// of them, says "… (47 more in 30 s)". It goes on so while the trouble lasts;
+// a Window without any ends it, and the next record passes at once again.
+type Repeats struct {
+	o    RepeatsOptions
+	base slog.Handler
+	wake chan struct{} // the table is no longer empty
+
+	mu    sync.Mutex // guards what follows; not held while writing
+	seen  map[string]*trouble
+	ended bool // Run has ended: everything passes
+}
+
+// trouble is one kind of trouble that was said.
+type trouble struct {
+	since time.Time // of the window
+	more  int       // held back in it
+	last  slog.Record
+	to    slog.Handler // where last belongs
+}
+
+// NewRepeats makes a Repeats in front of h.
+func NewRepeats(h slog.Handler, o RepeatsOptions) *Repeats {
+	if o.Level == 0 {
+		o.Level = slog.LevelWarn
+	}
+	if o.Window <= 0 {
+		o.Window = 30 * time.Second
+	}
+	if o.Max <= 0 {
+		o.Max = 512
+	}
+	if o.Keys == nil {
+		o.Keys = []string{"engine", "rank"}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Repeats{o: o, base: h, wake: make(chan struct{}, 1), seen: map[string]*trouble{}}
+}
+
+// Handler is what a slog.Logger writes to.
+func (r *Repeats) Handler() slog.Handler { return &handler{r: r, to: r.base} }
+
+// Run says the counts when their time has come, and all of them when ctx ends;
+// afterwards every record passes.
+func (r *Repeats) Run(ctx context.Context) {
+	timer := time.NewTimer(r.o.Window)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.mu.Lock()
+			r.ended = true
+			due, _ := r.collect(time.Time{})
+			r.mu.Unlock()
+			say(due)
+			return
+		case <-r.wake:
+			timer.Reset(r.o.Window)
+		case <-timer.C:
+			now := r.o.Now()
+			r.mu.Lock()
+			due, next := r.collect(now)
+			r.mu.Unlock()
+			say(due)
+			if !next.IsZero() { // else nothing is remembered, and wake comes first
+				timer.Reset(max(next.Sub(now), time.Millisecond))
+			}
+		}
+	}
+}
+
+// line is a count to be said.
+type line struct {
+	to     slog.Handler
+	record slog.Record
+}
+
+// say writes lines. A logger has nowhere to report that it cannot write.
+func say(lines []line) {
+	for _, l := range lines {
+		_ = l.to.Handle(context.Background(), l.record)
+	}
+}
+
+// collect ends the windows that are over at now (all, when now is zero) and
+// returns what is to be said of them, and when the next one ends.
+func (r *Repeats) collect(now time.Time) (due []line, next time.Time) {
+	for key, t := range r.seen {
+		end := t.since.Add(r.o.Window)
+		if !now.IsZero() && now.Before(end) {
+			if next.IsZero() || end.Before(next) {
+				next = end
+			}
+			continue
+		}
+		if t.more == 0 || now.IsZero() {
+			delete(r.seen, key)
+		}
+		if t.more > 0 {
+			due = append(due, t.count(now, r.o))
+			t.since, t.more = now, 0
+			if end = now.Add(r.o.Window); next.IsZero() || end.Before(next) {
+				next = end
+			}
+		}
+	}
+	slices.SortFunc(due, func(a, b line) int { return a.record.Time.Compare(b.record.Time) })
+	return due, next
+}
+
+// count is the line that tells of t's repeats.
+func (t *trouble) count(now time.Time, o RepeatsOptions) line {
+	if now.IsZero() {
+		now = o.Now()
+	}
+	record := t.last
+	record.Message = fmt.Sprintf("%s (%d more in %d s)", record.Message, t.more, max(1, int(now.Sub(t.since).Round(time.Second)/time.Second)))
+	return line{to: t.to, record: record}
+}
+
+// handle passes the record on or counts it. key names the kind of trouble.
+func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Record, key string) error {
+	now := r.o.Now()
+	r.mu.Lock()
+	if r.ended {
+		r.mu.Unlock()
+		return to.Handle(ctx, record)
+	}
+	var due []line
+	if t := r.seen[key]; t != nil && !now.Before(t.since.Add(r.o.Window)) {
+		// Run is late, or nobody runs it: its window ends here.
+		due, _ = r.collect(now)
+	}
+	t := r.seen[key]
+	if t != nil {
+		t.more++
+		t.last, t.to = record.Clone(), to
+	} else {
+		if len(r.seen) >= r.o.Max {
+			due = append(due, r.evict(now)...)
+		}
+		r.seen[key] = &trouble{since: now}
+		if len(r.seen) == 1 {
+			select {
+			case r.wake <- struct{}{}:
+			default: // Run has not seen the last one yet
+			}
+		}
+	}
+	r.mu.Unlock()
+	say(due)
+	if t != nil {
+		return nil
+	}
+	return to.Handle(ctx, record)
+}
+
+// evict forgets the trouble whose window is the oldest, and says its count.
+func (r *Repeats) evict(now time.Time) []line {
+	oldest := ""
+	for key, t := range r.seen {
+		if oldest == "" || t.since.Before(r.seen[oldest].since) {
+			oldest = key
+		}
+	}
+	t := r.seen[oldest]
+	delete(r.seen, oldest)
+	if t.more == 0 {
+		return nil
+	}
+	return []line{t.count(now, r.o)}
+}
+
+// handler is the slog side of a Repeats, with the attributes of one logger.
+type handler struct {
+	r       *Repeats
+	to      slog.Handler
+	key     string // of the attributes so far
+	grouped bool   // attributes are in a group now, and name no engine
+}
+
+// Enabled implements slog.Handler.
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.to.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *handler) Handle(ctx context.Context, record slog.Record) error {
+	if record.Level < h.r.o.Level {
+		return h.to.Handle(ctx, record)
+	}
+	var b strings.Builder
+	b.WriteString(record.Level.String())
+	b.WriteByte(0)
+	b.WriteString(record.Message)
+	b.WriteString(h.key)
+	if !h.grouped {
+		record.Attrs(func(a slog.Attr) bool {
+			h.r.keyOf(&b, a)
+			return true
+		})
+	}
+	return h.r.handle(ctx, h.to, record, b.String())
+}
+
+// WithAttrs implements slog.Handler.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.to = h.to.WithAttrs(attrs)
+	if !h.grouped {
+		var b strings.Builder
+		b.WriteString(h.key)
+		for _, a := range attrs {
+			h.r.keyOf(&b, a)
+		}
+		c.key = b.String()
+	}
+	return &c
+}
+
+// WithGroup implements slog.Handler.
+func (h *handler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	c := *h
+	c.to, c.grouped = h.to.WithGroup(name), true
+	return &c
+}
+
+// keyOf adds an attribute to a key when it is one that tells troubles apart.
+func (r *Repeats) keyOf(b *strings.Builder, a slog.Attr) {
+	if slices.Contains(r.o.Keys, a.Key) {
+		b.WriteByte(0)
+		b.WriteString(a.Key)
+		b.WriteByte('=')
+		b.WriteString(a.Value.Resolve().String())
+	}
+}

@@ -1,0 +1,217 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/kvrelay/kvrelay/internal/zmtp"
+	"github.com/kvrelay/kvrelay/replay"
+)
+
+// Dialling anew: at once after a connection that had brought something, then
+// with doubling, jittered pauses up to maxBackoff.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 5 * time.Second
+)
+
+// backoff is a doubling pause with jitter.
+type backoff struct{ d time.Duration }
+
+func (b *backoff) next() time.Duration {
+	b.d = min(maxBackoff, max(minBackoff, 2*b.d))
+	return b.d/2 + rand.N(b.d/2)
+}
+
+func (b *backoff) reset() { b.d = 0 }
+
+// pause waits for d or until ctx ends, and says whether to go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// liveLoop keeps the live connection: dial, read until it fails, again. A
+// connection that brought nothing does not reset the backoff, so a peer that
+// accepts and closes causes no storm.
+func (s *Stream) liveLoop(ctx context.Context) {
+	var b backoff
+	connect, done := s.connector(ctx)
+	defer done()
+	for ctx.Err() == nil {
+		conn, err := connect(ctx)
+		if err != nil {
+			s.unreachable(ctx, err)
+			if !pause(ctx, b.next()) {
+				return
+			}
+			continue
+		}
+		gen := s.liveUp(conn)
+		var got int
+		for {
+			frames, err := conn.Recv()
+			if err != nil {
+				s.liveDown(ctx, gen, err)
+				break
+			}
+			got++
+			if !s.message(gen, frames) {
+				break
+			}
+		}
+		conn.Close()
+		if got > 0 {
+			b.reset()
+		}
+		if !pause(ctx, b.next()) {
+			return
+		}
+	}
+}
+
+func (s *Stream) options(t zmtp.SocketType) zmtp.Options {
+	o := s.r.o.ZMTP
+	o.Type = t
+	if t == zmtp.SUB {
+		o.Subscriptions = []string{s.src.Topic}
+	}
+	return o
+}
+
+func (s *Stream) liveUp(conn *zmtp.Conn) (gen int) {
+	now := s.begin()
+	defer s.finish(0)
+	s.liveGen++
+	s.live = conn
+	if s.seqless.on {
+		s.seqless.next++ // what was sent meanwhile is unknown: a gap
+	}
+	s.story.up(s, now)
+	s.cursor.LiveUp(now)
+	return s.liveGen
+}
+
+func (s *Stream) liveDown(ctx context.Context, gen int, err error) {
+	now := s.begin()
+	defer s.finish(0)
+	if s.liveGen != gen || s.live == nil {
+		return // closed by ourselves
+	}
+	s.live = nil
+	s.cursor.LiveDown(now)
+	if ctx.Err() == nil {
+		s.story.down(s, err)
+	}
+}
+
+// unreachable tells of a connection that could not be made.
+func (s *Stream) unreachable(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.story.unreachable(s, err)
+}
+
+// closeLive ends the live connection without telling the Cursor. s.mu is held.
+func (s *Stream) closeLive() {
+	s.liveGen++
+	if s.live != nil {
+		s.live.Close()
+		s.live = nil
+	}
+}
+
+// message takes one live message in whatever variant, and says whether the
+// connection is still ours.
+//
+//	topic seq payload     vLLM, SGLang, TensorRT-LLM, mockers
+//	topic payload         ATOM before it numbered its batches
+//	payload               the same with an empty topic
+func (s *Stream) message(gen int, frames [][]byte) bool {
+	var topic, seqFrame, payload []byte
+	switch len(frames) {
+	case 3:
+		topic, seqFrame, payload = frames[0], frames[1], frames[2]
+	case 2:
+		topic, payload = frames[0], frames[1]
+	case 1:
+		payload = frames[0]
+	}
+	if len(frames) == 0 || len(frames) > 3 || len(frames) == 3 && len(seqFrame) != 8 {
+		return s.pass(gen, func(t *story) { t.refused(s, frames) })
+	}
+	if s.src.TopicExact && string(topic) != s.src.Topic || !strings.HasPrefix(string(topic), s.src.Topic) {
+		return s.pass(gen, func(t *story) { t.filtered++ })
+	}
+	want := reserveFor(payload)
+	credit := s.r.credit.take(s, want)
+	now := s.begin()
+	still := s.liveGen == gen
+	if still {
+		s.take(now, credit, seqFrame, payload)
+		still = s.liveGen == gen
+	}
+	if !credit {
+		want = 0
+	}
+	s.finish(want)
+	return still
+}
+
+// pass counts a message that is no batch of ours, and says whether the
+// connection is still the stream's.
+func (s *Stream) pass(gen int, count func(*story)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.story.lastMessage = time.Now()
+	count(&s.story)
+	return s.liveGen == gen
+}
+
+// take brings one live batch to the Cursor, or discards it where there is no
+// credit. s.mu is held.
+func (s *Stream) take(now time.Time, credit bool, seqFrame, payload []byte) {
+	s.story.lastMessage = now
+	seq := s.number(seqFrame, now)
+	if credit && s.credited && !s.republish {
+		s.cursor.Live(now, seq, payload)
+		return
+	}
+	s.withhold(now)
+	s.cursor.Discard(now, seq)
+}
+
+// reserveFor is the credit taken for a batch before anyone knows what becomes
+// of it: a block of 16 tokens is about as large there as its router event.
+func reserveFor(payload []byte) int { return len(payload) + 256 }
+
+// number reads the seq of a live message, or gives it one where the engine
+// sends none: then gaps cannot be seen, only that a connection was lost.
+func (s *Stream) number(frame []byte, now time.Time) uint64 {
+	if frame != nil {
+		return binary.BigEndian.Uint64(frame)
+	}
+	if !s.seqless.on {
+		s.seqless.on = true
+		s.closeReplay()
+		s.cursor.Stop()
+		s.cursor = replay.NewCursor(s.cursorConfig(true), (*host)(s))
+		s.cursor.LiveUp(now)
+		s.log.Warn("the engine sends batches without sequence numbers: lost ones cannot be noticed; a newer engine version sends them")
+	}
+	seq := s.seqless.next
+	s.seqless.next++
+	return seq
+}

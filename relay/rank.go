@@ -1,0 +1,208 @@
+package relay
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/decode"
+	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/replay"
+	"github.com/kvrelay/kvrelay/sinks"
+)
+
+// maxRanks bounds the data-parallel ranks that one source may name. Batches of
+// further ranks are counted and dropped: no engine has one publisher for so many.
+const maxRanks = 64
+
+// Blocks of a returned engine are published again in chunks, each with credit
+// of its own, so that the lock is not held for long and memory stays bounded.
+const (
+	republishBlocks  = 1024
+	republishReserve = republishBlocks * 64
+)
+
+// rankState is one (worker, rank) on this source; guarded by Stream.mu.
+type rankState struct {
+	rank    uint32
+	conv    *convert.Rank
+	outbox  *sinks.Outbox
+	suspect bool // an undecodable batch, or lost history kept, since the last clear or restart
+	lag     Lag
+}
+
+// owned is one rank's outbox and who may append to it; guarded by Relay.mu.
+// The outbox outlives a source that moves, so event ids go on.
+type owned struct {
+	outbox *sinks.Outbox
+	source discovery.Source
+	stream atomic.Pointer[Stream] // also read when bytes are released; nil: nobody's
+}
+
+// claim gives s the outbox of rank, opening it on the first claim.
+func (r *Relay) claim(s *Stream, rank uint32) (*sinks.Outbox, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.owners[rank]
+	if o == nil {
+		o = &owned{}
+		outbox, err := r.o.Publisher.Open(r.o.WorkerID, rank, func(n int) { r.credit.release(o.stream.Load(), n) })
+		if err != nil {
+			return nil, err
+		}
+		o.outbox = outbox
+		r.owners[rank] = o
+	}
+	if owner := o.stream.Load(); owner != nil && owner != s {
+		return nil, fmt.Errorf("rank %d is sent by two sources: %s has it, %s is refused; give each its own rank (data_parallel_rank in the engine, or FIRST_RANK)",
+			rank, o.source.Name(), s.src.Name())
+	}
+	o.source = s.src
+	o.stream.Store(s)
+	return o.outbox, nil
+}
+
+// disown takes back the ranks of a stream that has ended.
+func (r *Relay) disown(s *Stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range r.owners {
+		o.stream.CompareAndSwap(s, nil)
+	}
+}
+
+// rank returns the state of rank, made on first sight; a publisher's first
+// event is `cleared`, because a router may hold what an earlier life published.
+// It returns nil, and has said why, where the rank cannot be had. s.mu is held.
+func (s *Stream) rank(rank uint32) *rankState {
+	for _, rs := range s.ranks {
+		if rs.rank == rank {
+			return rs
+		}
+	}
+	if len(s.ranks) >= maxRanks {
+		s.story.refusedRanks++
+		s.log.Error("the source names too many data-parallel ranks: batches of further ones are dropped", "limit", maxRanks)
+		return nil
+	}
+	outbox, err := s.r.claim(s, rank)
+	if err != nil {
+		s.story.refusedRanks++
+		s.story.trouble(err)
+		s.log.Error("a data-parallel rank is refused: its batches are dropped", "refused_rank", rank, "error", err)
+		return nil
+	}
+	c := s.r.o.Convert
+	c.WorkerID, c.Rank = s.r.o.WorkerID, rank
+	if c.BlockSize == 0 {
+		c.BlockSize = uint64(s.src.BlockSize)
+	}
+	c.RemovesForCleared = s.r.o.Profile == sinks.DynamoSingle && s.src.Ranks > 1
+	rs := &rankState{rank: rank, conv: convert.New(c), outbox: outbox}
+	s.ranks = append(s.ranks, rs)
+	if outbox.LastID() == 0 {
+		s.clear(rs, true)
+	}
+	return rs
+}
+
+// consume decodes, converts and appends one batch that is next in order: the
+// only place where bytes become router events. A panic costs the batch, not
+// the process: what it left half done is cleared.
+func (s *Stream) consume(at replay.Position, payload []byte) {
+	var rs *rankState
+	defer func() {
+		if p := recover(); p != nil {
+			s.story.panics++
+			s.log.Error("a batch made kvrelay panic: please report it with the stack; its rank is cleared",
+				"seq", at.Seq, "bytes", len(payload), "xxh3", fmt.Sprintf("%016x", at.Sum), "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			s.undecodable()
+			if rs != nil {
+				s.batch = decode.Batch{}
+				s.out = convert.Output{}
+				s.clear(rs, true)
+				rs.conv.Lost()
+				rs.suspect = true
+			}
+		}
+	}()
+	if err := s.batch.Decode(payload); err != nil {
+		s.log.Warn("a batch cannot be decoded: it is skipped, and the rank is suspect until the next clear or restart",
+			"seq", at.Seq, "bytes", len(payload), "xxh3", fmt.Sprintf("%016x", at.Sum), "error", err)
+		s.undecodable()
+		return
+	}
+	rs = s.rank(convert.RankOf(&s.batch, s.src.Rank))
+	if rs == nil {
+		return
+	}
+	s.out.Reset()
+	rs.conv.Convert(&s.batch, &s.out)
+	for _, n := range s.out.Notices {
+		s.notice(rs, n)
+	}
+	for i := range s.out.Events {
+		if s.out.Events[i].Kind == convert.Cleared {
+			rs.suspect = false
+		}
+	}
+	s.append(rs, sinks.Place{Pos: at, Base: s.cursor.State().Base})
+	if s.batch.HasTS {
+		rs.lag.observe(s.batch.TS, s.now)
+	}
+}
+
+// undecodable counts a batch that nothing could be made of. Which rank it was
+// of is unknown, so all of the source's are suspect.
+func (s *Stream) undecodable() {
+	s.story.undecodable++
+	for _, rs := range s.ranks {
+		rs.suspect = true
+		if rs.rank == s.src.Rank {
+			rs.conv.Undecodable()
+		}
+	}
+}
+
+// append leaves what was converted to the outbox. s.mu is held.
+func (s *Stream) append(rs *rankState, at sinks.Place) {
+	s.charged += rs.outbox.Append(at, s.out.Events)
+}
+
+// clear publishes that rs holds nothing. What becomes of its conversion state
+// is the caller's next step. s.mu is held.
+func (s *Stream) clear(rs *rankState, noDomain bool) {
+	s.out.Reset()
+	rs.conv.Cleared(&s.out, noDomain)
+	s.append(rs, sinks.Place{})
+	rs.suspect = false
+}
+
+// republishChunk publishes the next blocks of an engine that came back, or ends
+// republishing. s.mu is held.
+func (s *Stream) republishChunk() {
+	for _, rs := range s.ranks {
+		s.out.Reset()
+		more := rs.conv.Republish(&s.out, republishBlocks)
+		if len(s.out.Events) > 0 {
+			s.append(rs, sinks.Place{})
+		}
+		if more {
+			return
+		}
+	}
+	s.republish = false
+}
+
+func (s *Stream) notice(rs *rankState, n convert.Notice) {
+	log := s.log.With("batch_rank", rs.rank)
+	switch n.Kind {
+	case convert.NoticeMismatch, convert.NoticeBound:
+		log.Error(n.String())
+	case convert.NoticeUntrusted:
+		log.Warn(n.String())
+	default:
+		log.Info(n.String())
+	}
+}

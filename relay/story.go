@@ -1,0 +1,168 @@
+package relay
+
+import (
+	"strings"
+	"time"
+
+	"github.com/kvrelay/kvrelay/replay"
+)
+
+// story is what a stream tells of itself: counters for status and metrics, and
+// the lines a person reads at level info. Guarded by Stream.mu.
+type story struct {
+	liveSince   time.Time // of the present live connection; zero: none
+	lastMessage time.Time // last live message of any kind
+	lastError   string    // last trouble of either connection
+	lastErrorAt time.Time
+
+	connects       uint64 // live connections that came up
+	refusedFrames  uint64 // messages of a shape no engine sends
+	filtered       uint64 // live messages of other topics
+	replayRefusals uint64
+	refusedRanks   uint64 // batches of ranks that another source has, or too many
+	undecodable    uint64
+	panics         uint64
+	stalls         uint64 // times without credit to publish
+	restarts       uint64
+	lostHistory    uint64 // declared losses
+	lostBatches    uint64
+	burned         uint64
+	isReady        bool
+	readyAt        time.Time
+
+	replays healing // what replay brings, for the log
+}
+
+// healing is one round of replays as a person is told of it. Gaps are common
+// where an engine's PUB drops, so further ones within gapLine are summed up.
+type healing struct {
+	began         time.Time // when the running round began; zero: none
+	from, to      uint64    // seq of the first and the last replayed batch it applied
+	batches       uint64
+	told          time.Time // of the newest line
+	gapsUntold    uint64    // gaps healed since
+	batchesUntold uint64
+}
+
+const gapLine = 10 * time.Second
+
+func (t *story) trouble(err error) {
+	t.lastError, t.lastErrorAt = err.Error(), time.Now()
+}
+
+func (t *story) up(s *Stream, now time.Time) {
+	t.connects++
+	t.liveSince = now
+	if t.connects == 1 {
+		s.log.Info("connected to the engine", "topic", s.src.Topic, "replay", s.src.Replay)
+	} else {
+		s.log.Info("connected to the engine again", "connections", t.connects)
+	}
+}
+
+func (t *story) unreachable(s *Stream, err error) {
+	t.trouble(err)
+	if strings.HasPrefix(s.src.Endpoint, listenPrefix) {
+		s.log.Warn("cannot listen for the engine's publisher: trying again", "error", err)
+		return
+	}
+	s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
+}
+
+// refused counts a live message that is no batch in any variant.
+func (t *story) refused(s *Stream, frames [][]byte) {
+	t.refusedFrames++
+	sizes := make([]int, 0, 4)
+	for _, f := range frames[:min(len(frames), 4)] {
+		sizes = append(sizes, len(f))
+	}
+	s.log.Warn("a message is no engine batch (topic, 8-byte seq, payload): is this the engine's event endpoint?", "frames", len(frames), "first_sizes", sizes)
+}
+
+func (t *story) down(s *Stream, err error) {
+	t.liveSince = time.Time{}
+	t.trouble(err)
+	s.log.Warn("live connection ended", "error", err)
+}
+
+func (t *story) asked(now time.Time) {
+	if t.replays.began.IsZero() {
+		t.replays.began, t.replays.batches = now, 0
+	}
+}
+
+func (t *story) applied(seq uint64, replayed bool) {
+	h := &t.replays
+	if !replayed {
+		return
+	}
+	if h.batches == 0 {
+		h.from = seq
+	}
+	h.to = seq
+	h.batches++
+}
+
+// roundEnded tells of a replay that brought something.
+func (t *story) roundEnded(s *Stream, now time.Time) {
+	h := &t.replays
+	began, n := h.began, h.batches
+	h.began, h.batches = time.Time{}, 0
+	if n == 0 || began.IsZero() {
+		return
+	}
+	if now.Sub(h.told) < gapLine {
+		h.gapsUntold++
+		h.batchesUntold += n
+		return
+	}
+	attrs := []any{"from_seq", h.from, "to_seq", h.to, "batches", n, "took", now.Sub(began).Round(time.Millisecond).String()}
+	if h.gapsUntold > 0 {
+		attrs = append(attrs, "gaps_since_last_line", h.gapsUntold, "their_batches", h.batchesUntold)
+	}
+	h.told, h.gapsUntold, h.batchesUntold = now, 0, 0
+	s.log.Info("gap healed by replay", attrs...)
+}
+
+func (t *story) replayRefused(s *Stream, err error) {
+	t.replayRefusals++
+	t.trouble(err)
+	s.log.Warn("the replay endpoint cannot be reached: gaps stay open until it can", "replay", s.src.Replay, "error", err)
+}
+
+func (t *story) replayDown(s *Stream, err error) {
+	t.trouble(err)
+	s.log.Debug("replay connection ended", "error", err)
+}
+
+func (t *story) ready(s *Stream) {
+	first := !t.isReady && t.readyAt.IsZero()
+	t.isReady, t.readyAt = true, s.now
+	h := &t.replays
+	switch {
+	case s.src.Replay != "" && !h.began.IsZero():
+		s.log.Info("live: the first replay has ended", "batches", h.batches, "took", s.now.Sub(h.began).Round(time.Millisecond).String())
+		h.began, h.batches = time.Time{}, 0
+	case s.src.Replay == "" && first:
+		s.log.Warn("live without replay: every lost batch is lost history, and a restart of the engine that lands on the same seq cannot be seen; set REPLAY_ENDPOINTS where the engine has a replay endpoint")
+	}
+}
+
+func (t *story) newEpoch(s *Stream, epoch uint64, cause replay.Cause) {
+	t.isReady = false
+	if cause == replay.CauseRestart {
+		t.restarts++
+		s.log.Warn("the engine was restarted: its old blocks are cleared", "epoch", epoch)
+	}
+}
+
+func (t *story) lost(s *Stream, from, to uint64, policy replay.Policy) {
+	t.lostHistory++
+	t.lostBatches += to - from
+	done := map[replay.Policy]string{
+		replay.LostClear: "cleared; going on from what the engine still has",
+		replay.LostKeep:  "kept; the picture may be wrong until the next clear or restart",
+		replay.LostExit:  "exit",
+	}[policy]
+	s.log.Error("history is lost: batches can no longer be had from the engine's replay buffer", "from_seq", from, "to_seq", to-1, "then", done)
+}

@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/decode"
+	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/zmtp"
+	"github.com/kvrelay/kvrelay/replay"
+)
+
+// Stream relays one source: it keeps a live and, when asked, a replay
+// connection, brings their frames to the Cursor, and what the Cursor applies
+// through decode and convert to the rank's outbox – all under one lock.
+type Stream struct {
+	r   *Relay
+	src discovery.Source
+	log *slog.Logger
+
+	wakeup chan struct{}   // capacity 1: the deadline moved, or there is something to do for steer
+	asked  chan struct{}   // capacity 1: a replay request waits
+	ctx    context.Context // of run
+	fatal  context.CancelCauseFunc
+
+	mu      sync.Mutex // guards everything below
+	cursor  *replay.Cursor
+	batch   decode.Batch
+	out     convert.Output
+	ranks   []*rankState // few: found by scanning
+	live    *zmtp.Conn
+	liveGen int // counts live connections; what an older one still brings is not ours
+	replay  replayConn
+	seqless seqless
+	story   story // what status and log tell
+
+	now       time.Time // of the input that is being handled
+	charged   int       // bytes appended for it
+	credited  bool      // what the cursor was last told
+	republish bool      // Back was called: ledgers are being published again
+	armed     time.Time // when steer wakes by itself; zero: never
+}
+
+// seqless numbers the batches of an engine that sends none.
+type seqless struct {
+	on   bool
+	next uint64
+}
+
+func newStream(r *Relay, src discovery.Source) *Stream {
+	s := &Stream{
+		r: r, src: src,
+		log:      r.o.Log.With("rank", src.Rank, "engine", src.Endpoint),
+		wakeup:   make(chan struct{}, 1),
+		asked:    make(chan struct{}, 1),
+		credited: true,
+	}
+	s.cursor = replay.NewCursor(s.cursorConfig(src.Replay == ""), (*host)(s))
+	return s
+}
+
+func (s *Stream) cursorConfig(noReplay bool) replay.Config {
+	c := s.r.o.Replay
+	c.NoReplay = noReplay
+	c.Hold = s.r.hold
+	c.TS = decode.PeekTS
+	return c
+}
+
+// run relays until ctx ends, which is a child of the process's. It returns the
+// reason when the source must not be relayed any longer (history lost under
+// LOST=exit), else nil.
+func (s *Stream) run(process, ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.ctx, s.fatal = ctx, cancel
+	s.r.credit.join(s)
+	defer s.r.credit.leave(s)
+
+	s.begin()
+	s.rank(s.src.Rank)
+	s.finish(0)
+
+	var wg sync.WaitGroup
+	wg.Go(func() { s.liveLoop(ctx) })
+	wg.Go(func() { s.replayLoop(ctx) })
+	wg.Go(func() { s.steer(ctx) })
+	<-ctx.Done()
+	s.begin()
+	s.closeLive()
+	s.closeReplay()
+	s.finish(0)
+	wg.Wait()
+	return s.end(process.Err() != nil)
+}
+
+// end leaves the ranks to whoever comes next. What they published is cleared,
+// unless the process ends and the engine lives on without it.
+func (s *Stream) end(exiting bool) error {
+	s.begin()
+	s.cursor.Stop()
+	if s.r.o.ClearOnExit || !exiting {
+		for _, rs := range s.ranks {
+			s.clear(rs, false)
+		}
+	}
+	s.finish(0)
+	s.r.disown(s)
+	if err := context.Cause(s.ctx); err != context.Canceled {
+		return err
+	}
+	return nil
+}
+
+// begin takes the lock for one input to the Cursor.
+func (s *Stream) begin() (now time.Time) {
+	s.mu.Lock()
+	s.charged = 0
+	s.now = time.Now()
+	return s.now
+}
+
+// finish gives the lock back, has steer wake earlier where the input asks for
+// it, and corrects the credit that was reserved to what was really appended.
+func (s *Stream) finish(reserved int) {
+	at := s.cursor.Deadline()
+	sooner := !at.IsZero() && (s.armed.IsZero() || at.Before(s.armed))
+	delta := s.charged - reserved
+	s.mu.Unlock()
+	if sooner {
+		s.nudge()
+	}
+	s.r.credit.settle(s, delta)
+}
+
+// steer is the stream's clock: it ticks the Cursor when it asked for it, tells
+// it that credit is back, and publishes a returned engine's blocks again.
+func (s *Stream) steer(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wakeup:
+		case <-timer.C:
+		}
+		for s.republishing() && s.r.credit.take(s, republishReserve) {
+			s.begin()
+			s.republishChunk()
+			s.finish(republishReserve)
+		}
+		now := s.begin()
+		if !s.credited && !s.republish && s.r.credit.open(s) {
+			s.credited = true
+			s.cursor.Credit(now, true)
+		}
+		s.cursor.Tick(now)
+		at := s.cursor.Deadline()
+		s.armed = at
+		s.finish(0)
+		if at.IsZero() {
+			timer.Stop() // nothing waits for time
+		} else {
+			timer.Reset(max(0, time.Until(at)))
+		}
+	}
+}
+
+func (s *Stream) republishing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.republish
+}
+
+// nudge has steer look again. It never blocks.
+func (s *Stream) nudge() {
+	select {
+	case s.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// creditBack is called by the credit account, under no lock of ours.
+func (s *Stream) creditBack() { s.nudge() }
+
+// withhold tells the Cursor, once, that there is no credit. s.mu is held.
+func (s *Stream) withhold(now time.Time) {
+	if s.credited {
+		s.credited = false
+		s.story.stalls++
+		s.cursor.Credit(now, false)
+		s.nudge() // credit may have come back between the refusal and now
+	}
+}

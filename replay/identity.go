@@ -1,0 +1,131 @@
+package replay
+
+import "time"
+
+// prove: the anchor came back unchanged in a round that was asked for after the
+// live connection came up (rounds do not outlive it). So both lead to the
+// incarnation whose batches were applied.
+func (c *Cursor) prove() {
+	c.above = 0
+	c.strayAt = time.Time{}
+	c.back()
+	c.proven = true
+	c.drain()
+}
+
+// back ends Away: the incarnation that was away has shown itself.
+func (c *Cursor) back() {
+	if c.waiting {
+		c.waiting = false
+		c.host.Back()
+	}
+}
+
+// gone: the first reply is above the anchor. Either history has left the
+// engine's buffer, or this is another engine: identity cannot be proven. A second
+// round on a fresh connection, because the first one's may have led to an engine that is no more.
+func (c *Cursor) gone(r *round, seq, sum uint64, payload []byte) {
+	if c.above++; c.above < 2 {
+		c.count.Discarded++
+		c.dropRound()
+		c.pause(c.backoff(0))
+		return
+	}
+	r.judged, r.prev, r.chain = true, seq, true // for LostKeep, whose round goes on
+	c.hold(seq, sum, payload, true)
+	c.lose(true, seq)
+}
+
+// probed compares a reply to a probe. Equal sums prove nothing – the engine may
+// be another one that began alike – but anything that contradicts the ring is a restart.
+func (c *Cursor) probed(r *round, seq, sum uint64) {
+	switch old, ok := c.ring.get(seq); {
+	case ok && old == sum:
+		c.count.Repeated++
+		r.same = true
+		return
+	case seq > c.anchor.seq:
+		r.late = true
+	case seq < c.ring.lowest():
+		// Asked from the ring's lowest, which has moved on since: the first reply inside decides.
+		r.below = true
+	default: // another sum, or a number that was not in use between those that were
+		c.count.Discarded++
+		c.restart()
+		return
+	}
+	c.count.Discarded++
+}
+
+// onlyBelow says whether a probe from 0 showed an engine that has not come as far as the ring.
+func (c *Cursor) onlyBelow(r *round) bool {
+	return r.kind == probeZero && r.below && !r.same && !r.late
+}
+
+// probeEnded: there was nothing from the anchor on, and this is what there is below.
+func (c *Cursor) probeEnded(r *round) {
+	switch {
+	case r.n == 0 && r.kind == probeRing && c.ring.lowest() > 0:
+		c.begin(probeZero, 0)
+	case r.n == 0 && c.answered:
+		c.restart() // a buffer that had batches does not become empty
+	case r.n == 0 && !c.proven:
+		// Nothing even from 0, and nothing was ever replayed: an engine that has published
+		// but not yet appended, or one that has published nothing.
+		if c.empty++; c.empty >= 2 {
+			c.restart()
+			return
+		}
+		c.pause(c.cfg.Idle)
+	case c.onlyBelow(r):
+		c.restart()
+	default:
+		c.settle(r, true)
+	}
+}
+
+// conflict: a reply differs from a batch held under its number, or skips a
+// live one: live and replay are of two incarnations. Merged they would make a history that no engine had.
+func (c *Cursor) conflict(r *round, seq, sum uint64) bool {
+	if c.held.len() == 0 {
+		return false
+	}
+	if b, _, ok := c.held.get(seq); ok && b.sum != sum {
+		return true
+	}
+	return r.chain && seq > r.prev && r.n <= c.cfg.Safe && c.held.liveBetween(r.prev, seq)
+}
+
+// parted drops what is held and takes both connections anew.
+func (c *Cursor) parted() {
+	c.count.Conflicts++
+	if c.conflicts++; c.conflicts >= c.cfg.Attempts {
+		c.conflicts = 0
+		c.dropRound()
+		c.exhausted()
+		return
+	}
+	c.reopen()
+}
+
+// reopen closes both connections; the Cursor goes on with LiveUp.
+func (c *Cursor) reopen() {
+	c.lostLive()
+	c.host.ReopenLive()
+}
+
+// lostLive: nothing held from a connection outlives it, and no round does: what
+// comes on the next one may be of another incarnation whose numbers fit.
+func (c *Cursor) lostLive() {
+	c.live, c.proven, c.shown = false, false, false
+	c.downAt = c.now
+	c.keepBy = time.Time{}
+	c.count.Discarded += c.held.clear()
+	c.dropRound()
+}
+
+// away: unreachable for DeadAfter. A router must not count on its blocks.
+func (c *Cursor) away() {
+	c.waiting = true
+	c.host.Away()
+}

@@ -1,0 +1,202 @@
+package replay
+
+import (
+	"slices"
+	"time"
+)
+
+// hint is the highest number that is known to have been published and was not
+// kept: discarded without credit, or dropped from what is held. It says how far replay has to go.
+type hint struct {
+	seq uint64
+	ok  bool
+}
+
+func (h *hint) raise(seq uint64) {
+	if !h.ok || seq > h.seq {
+		*h = hint{seq, true}
+	}
+}
+
+// pair is two neighbouring replies between which numbers are missing.
+type pair struct{ lo, hi uint64 }
+
+// feed puts a batch of our own incarnation in its place.
+func (c *Cursor) feed(seq, sum uint64, payload []byte, replayed bool) {
+	switch {
+	case seq == c.next:
+		c.apply(seq, sum, payload, replayed)
+		c.drain()
+	case seq > c.next:
+		was := c.missing()
+		c.hold(seq, sum, payload, replayed)
+		if !replayed {
+			if !was {
+				c.count.Gaps++
+			}
+			c.want()
+		}
+	default:
+		c.below(seq, sum, payload, replayed)
+	}
+}
+
+func (c *Cursor) apply(seq, sum uint64, payload []byte, replayed bool) {
+	c.back()
+	if _, _, ok := c.held.take(seq); ok {
+		c.count.Repeated++ // replay was faster than what was held
+	}
+	c.begun = true
+	c.anchor = seen{seq, sum}
+	c.next = seq + 1
+	c.ring.add(c.anchor)
+	if ts, ok := c.cfg.TS(payload); ok {
+		c.ts, c.hasTS = ts, true
+	}
+	c.progress()
+	c.count.Applied++
+	c.count.EpochApplied++
+	if replayed {
+		c.count.Replayed++
+	}
+	c.host.Apply(Position{c.epoch, seq, sum}, payload, replayed)
+}
+
+// progress forgets what was counted against the present state of things.
+func (c *Cursor) progress() {
+	c.attempts, c.above, c.empty = 0, 0, 0
+	c.refused, c.refusals = time.Time{}, 0
+}
+
+// drain applies held batches as far as they reach.
+func (c *Cursor) drain() {
+	if !c.proven || c.starting || c.waiting || !c.credit {
+		return // nothing from an unproven connection, and at Start nothing before the replay has ended
+	}
+	for {
+		seq, ok := c.held.min()
+		if !ok || seq > c.next {
+			return
+		}
+		b, replayed, _ := c.held.take(seq)
+		if seq < c.next {
+			c.count.Discarded++
+			continue
+		}
+		c.apply(seq, b.sum, b.payload, replayed)
+	}
+}
+
+// below judges a batch whose number has passed.
+func (c *Cursor) below(seq, sum uint64, payload []byte, replayed bool) {
+	if c.repeats(seq, sum, payload, replayed) {
+		c.count.Repeated++
+		return
+	}
+	c.count.Discarded++
+	c.restart()
+}
+
+// repeats says whether a batch whose number has passed is of our incarnation.
+// In the ring its sum decides. Outside, the anchor has vouched for what is
+// replayed, and the wall clock for what is live: a repeat is not newer than what came after it.
+func (c *Cursor) repeats(seq, sum uint64, payload []byte, replayed bool) bool {
+	if old, ok := c.ring.get(seq); ok {
+		return old == sum
+	}
+	if replayed {
+		return true
+	}
+	ts, ok := c.cfg.TS(payload)
+	return !ok || !c.hasTS || ts <= c.ts
+}
+
+// hold keeps a copy of a batch that cannot be applied yet. When the budget is
+// reached the newest goes, not the oldest: the engine still has it, and what is
+// applied first is what makes room. The highest number dropped is remembered, so that the replay goes on until it is reached.
+func (c *Cursor) hold(seq, sum uint64, payload []byte, replayed bool) {
+	if old, _, ok := c.held.get(seq); ok {
+		if old.sum == sum || replayed {
+			c.count.Repeated++
+			if !replayed {
+				c.held.toLive(seq)
+			}
+			return
+		}
+		c.held.take(seq) // the connection itself says otherwise now
+		c.count.Discarded++
+	}
+	for !c.held.put(seq, sum, payload, replayed) {
+		c.count.Discarded++
+		top, ok := c.held.max()
+		if !ok || seq > top {
+			c.hint.raise(seq)
+			return
+		}
+		c.held.take(top)
+		c.hint.raise(top)
+	}
+}
+
+// missing says whether numbers from next on are known to exist that are not held in order.
+func (c *Cursor) missing() bool {
+	first, ok := c.held.min()
+	return ok && first > c.next || c.hint.ok && c.hint.seq >= c.next
+}
+
+// skipped: two neighbouring replies, both among those that no ROUTER drops,
+// leave numbers out. When the round before showed the same, they were burned: drawn by
+// the engine for a batch that never came to exist. One round would not do: an
+// engine may have been asked in the midst of a restart. A live batch is no
+// neighbour: what it skips may not have been appended yet.
+func (c *Cursor) skipped(r *round, p pair) {
+	r.pairs = append(r.pairs, p)
+	if p.lo < c.next && c.next < p.hi && slices.Contains(c.neighbors, p) {
+		to := p.hi
+		if first, ok := c.held.min(); ok {
+			to = min(to, first)
+		}
+		c.burn(to)
+	}
+}
+
+func (c *Cursor) burn(to uint64) {
+	if to <= c.next {
+		return
+	}
+	from := c.next
+	c.count.Burned += to - from
+	c.count.EpochBurned += to - from
+	c.next = to
+	c.attempts = 0
+	c.host.Burned(from, to)
+	c.drain()
+}
+
+// settle decides what a round leaves to do. ended: by its end marker – which
+// proves nothing about what came before it: a ROUTER beyond its high-water mark leaves holes in the middle.
+func (c *Cursor) settle(r *round, ended bool) {
+	c.drain()
+	if first, ok := c.held.min(); ok && first > c.next {
+		c.neighbors = r.pairs
+		c.retry(r, len(r.pairs) > 0)
+		return
+	}
+	c.neighbors = nil
+	if !ended {
+		c.retry(r, false)
+		return
+	}
+	if c.hint.ok && c.hint.seq >= c.next {
+		if r.kind != fromAnchor || r.top != r.anchor.seq {
+			c.retry(r, false)
+			return
+		}
+		c.hint = hint{} // only a hint: there is nothing above the anchor
+	}
+	if r.kind >= probeRing && !c.proven && c.held.len() > 0 {
+		c.retry(r, false)
+		return
+	}
+	c.finish()
+}

@@ -1,0 +1,91 @@
+package replay
+
+import "slices"
+
+// judge looks at the end, after the engine has been silent for long: quiet is
+// when silence began, in ns. It knows nothing of how the Cursor works.
+func (st *stream) judge(quiet int64, ended bool) map[string]int {
+	e := st.e
+	if !ended {
+		st.violate("LOOP", "")
+	}
+	idle := 0
+	for _, t := range st.requests {
+		if t > quiet+sec(120) {
+			idle++
+		}
+	}
+	if idle > 8 {
+		st.violate("LOOP_IDLE", "%d", idle)
+	}
+	if st.exit {
+		return st.viol
+	}
+	log := e.log[e.inc]
+	var truth blocks
+	for _, b := range log {
+		if b != nil && b.ok {
+			truth.fold(b.ev)
+		}
+	}
+	mixed := slices.ContainsFunc(st.applied, func(b *simBatch) bool { return b.inc != e.inc })
+	switch {
+	case st.p.noReplay && e.inc > 1:
+		st.judgeAlone()
+	case mixed:
+		st.violate("MIXED", "")
+	default:
+		have := make([]bool, len(log))
+		for _, b := range st.applied {
+			have[b.seq] = true
+		}
+		for i, b := range log {
+			if b == nil {
+				continue
+			}
+			q := uint64(i)
+			lost := slices.ContainsFunc(st.loss, func(l [2]uint64) bool { return l[0] <= q && q < l[1] })
+			if have[i] || q < st.base || lost {
+				continue
+			}
+			if l := st.last(); l != nil && q < l.seq {
+				st.violate("SKIPPED", "%d", q)
+			} else if !st.p.noReplay {
+				st.violate("STALE_TAIL", "%d", q)
+			}
+			break
+		}
+	}
+	if false1 := st.cons.without(truth); st.p.lost != LostKeep && !st.p.noReplay && false1 != (blocks{}) && !mixed {
+		st.violate("FALSE_BLOCK", "%v", false1)
+	}
+	if st.waiting && !st.p.noReplay {
+		st.violate("STUCK_WAITING", "")
+	}
+	if st.c.State().Missing {
+		st.violate("HOLE_OPEN", "")
+	}
+	if st.p.lost == LostClear && len(st.viol) == 0 && len(st.loss) == 0 && st.base == 0 && !st.p.noReplay && st.cons != truth {
+		st.violate("SET_DIFFERS", "")
+	}
+	return st.viol
+}
+
+// judgeAlone: without replay a restart that lands on the expected number
+// cannot be seen, and one that says nothing neither. Any other must be.
+func (st *stream) judgeAlone() {
+	for i, b := range st.applied {
+		if i == 0 {
+			continue
+		}
+		a := st.applied[i-1]
+		lost := slices.ContainsFunc(st.loss, func(l [2]uint64) bool { return l[1] == b.seq })
+		if a.inc != b.inc && b.seq != a.seq+1 && !lost {
+			st.violate("MIXED", "%d", b.seq)
+		}
+	}
+	dated := slices.ContainsFunc(st.applied, func(b *simBatch) bool { return b.ok && !st.p.noTS })
+	if l := st.last(); l != nil && st.heard != nil && st.heard.inc != l.inc && st.heard.ok && dated && !st.e.setBack {
+		st.violate("MIXED", "unseen")
+	}
+}

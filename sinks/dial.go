@@ -1,0 +1,225 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// minMaxPayload is the least max_payload that every event fits into except a
+// store with a long session id or many multimodal objects. A server that allows less is not used.
+const minMaxPayload = 512
+
+// timing is how long things may take; tests shorten it.
+type timing struct {
+	// dial bounds one TCP dial, and each read of the handshake behind it.
+	dial time.Duration
+	// write bounds one write to the socket. A link that takes nothing for so
+	// long is given up; what it swallowed is sent again on the next.
+	write time.Duration
+	// ping: a peer that answers nothing for two to three of them is dead.
+	ping time.Duration
+	// minBackoff and maxBackoff bound the wait between two dials; jittered.
+	minBackoff, maxBackoff time.Duration
+}
+
+var usualTiming = timing{
+	dial:       2 * time.Second,
+	write:      5 * time.Second,
+	ping:       5 * time.Second,
+	minBackoff: 50 * time.Millisecond,
+	maxBackoff: 5 * time.Second,
+}
+
+const pingsOut = 2
+
+// dial makes one connection that never reconnects by itself: the library's own
+// reconnect lets a Publish that waited for it overtake what has to be sent again.
+// dead is closed when the connection is.
+func (p *Publisher) dial(ctx context.Context) (nc *nats.Conn, dead <-chan struct{}, err error) {
+	opts, err := p.authOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &linkDialer{ctx: ctx, dial: p.o.Dial, timeout: p.timing.dial}
+	closed := make(chan struct{})
+	opts = append(opts,
+		nats.Name(p.o.Name),
+		nats.NoReconnect(),
+		nats.Timeout(p.timing.dial),
+		nats.FlusherTimeout(p.timing.write),
+		nats.PingInterval(p.timing.ping),
+		nats.MaxPingsOutstanding(pingsOut),
+		nats.SetCustomDialer(d),
+		nats.SkipHostLookup(), // the dialer resolves names anew each time, within ctx
+		// Errors come to serve through LastError; without a handler they go to stderr.
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+	)
+	nc, err = nats.Connect(strings.Join(p.o.Servers, ","), opts...)
+	if err != nil {
+		return nil, nil, p.explain(err, d.lastErr)
+	}
+	if m := nc.MaxPayload(); m < minMaxPayload {
+		nc.Close()
+		<-closed
+		return nil, nil, fmt.Errorf("NATS at %s allows messages of %d bytes only: raise max_payload there to %d at least, its default is 1 MiB",
+			redact(nc.ConnectedUrl()), m, minMaxPayload)
+	}
+	return nc, closed, nil
+}
+
+// authOptions reads the credential files. Its errors name the setting.
+func (p *Publisher) authOptions() ([]nats.Option, error) {
+	a := &p.o.Auth
+	for _, f := range []struct{ setting, path string }{
+		{"NATS_CREDS_FILE", a.CredsFile},
+		{"NATS_NKEY_FILE", a.NKeyFile},
+		{"NATS_TLS_CA", a.TLSCA},
+		{"NATS_TLS_CERT", a.TLSCert},
+		{"NATS_TLS_KEY", a.TLSKey},
+	} {
+		if f.path == "" {
+			continue
+		}
+		h, err := os.Open(f.path)
+		if err != nil {
+			return nil, fmt.Errorf("KVRELAY_%s: %w", f.setting, err)
+		}
+		_ = h.Close() // opened for the error alone
+	}
+	var opts []nats.Option
+	if a.CredsFile != "" {
+		opts = append(opts, nats.UserCredentials(a.CredsFile))
+	}
+	if a.NKeyFile != "" {
+		o, err := nats.NkeyOptionFromSeed(a.NKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("KVRELAY_NATS_NKEY_FILE: %s holds no nkey seed", a.NKeyFile)
+		}
+		opts = append(opts, o)
+	}
+	if a.User != "" || a.Password != "" {
+		opts = append(opts, nats.UserInfo(a.User, a.Password))
+	}
+	if a.Token != "" {
+		opts = append(opts, nats.Token(a.Token))
+	}
+	if a.TLSCA != "" {
+		opts = append(opts, nats.RootCAs(a.TLSCA))
+	}
+	if a.TLSCert != "" {
+		opts = append(opts, nats.ClientCert(a.TLSCert, a.TLSKey))
+	}
+	return opts, nil
+}
+
+// explain says in one line what to change.
+func (p *Publisher) explain(err, dialErr error) error {
+	servers := make([]string, len(p.o.Servers))
+	for i, s := range p.o.Servers {
+		servers[i] = redact(s)
+	}
+	where := strings.Join(servers, ",")
+	a := &p.o.Auth
+	switch text := strings.ToLower(err.Error()); {
+	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):
+		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL, or start it", where, reason(dialErr, err))
+	case strings.Contains(text, "authorization") || strings.Contains(text, "authentication"):
+		return fmt.Errorf("NATS at %s refuses %s (%w): check %s", where, a.what(), err, a.settings())
+	case strings.Contains(text, "credentials") || strings.Contains(text, "decorated") || strings.Contains(text, "nkeys"):
+		return fmt.Errorf("%s holds no usable credentials (%w)", a.settings(), err)
+	case errors.Is(err, nats.ErrSecureConnRequired) || strings.Contains(text, "x509") || strings.Contains(text, "tls"):
+		return fmt.Errorf("TLS with NATS at %s failed (%w): check KVRELAY_NATS_TLS_CA, KVRELAY_NATS_TLS_CERT, KVRELAY_NATS_TLS_KEY", where, err)
+	default:
+		return fmt.Errorf("connecting to NATS at %s (KVRELAY_NATS_URL): %w", where, err)
+	}
+}
+
+func reason(dialErr, err error) error {
+	if dialErr != nil {
+		return dialErr
+	}
+	return err
+}
+
+// what names the kind of credentials that were shown, never their content.
+func (a *Auth) what() string {
+	switch {
+	case a.CredsFile != "":
+		return "the credentials"
+	case a.NKeyFile != "":
+		return "the nkey"
+	case a.User != "":
+		return "the user or password"
+	case a.Token != "":
+		return "the token"
+	}
+	return "a client without credentials"
+}
+
+// settings names what the credentials came from.
+func (a *Auth) settings() string {
+	switch {
+	case a.CredsFile != "":
+		return "KVRELAY_NATS_CREDS_FILE " + a.CredsFile
+	case a.NKeyFile != "":
+		return "KVRELAY_NATS_NKEY_FILE " + a.NKeyFile
+	case a.User != "":
+		return "KVRELAY_NATS_USER and KVRELAY_NATS_PASSWORD"
+	case a.Token != "":
+		return "KVRELAY_NATS_TOKEN"
+	}
+	return "KVRELAY_NATS_CREDS_FILE, KVRELAY_NATS_USER or KVRELAY_NATS_TOKEN"
+}
+
+// linkDialer dials within ctx, and remembers why it last failed: nats.go
+// swallows that.
+type linkDialer struct {
+	ctx     context.Context
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	timeout time.Duration
+	lastErr error
+}
+
+// Dial implements nats.CustomDialer.
+func (d *linkDialer) Dial(network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, d.timeout)
+	defer cancel()
+	c, err := d.dial(ctx, network, address)
+	if err != nil {
+		d.lastErr = err
+		return nil, err
+	}
+	l := &linkConn{Conn: c}
+	// A Publish that blocks in a write must not outlive Run's context.
+	l.stop = context.AfterFunc(d.ctx, func() { _ = c.Close() })
+	return l, nil
+}
+
+// linkConn closes itself after a failed write. nats.go does so only when part
+// of the buffer went out; when nothing did, it drops the buffer, keeps the
+// connection, and a later PONG would confirm messages that never left.
+type linkConn struct {
+	net.Conn
+	stop func() bool
+}
+
+func (c *linkConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		_ = c.Conn.Close() // its error adds nothing to err
+	}
+	return n, err
+}
+
+func (c *linkConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
