@@ -226,8 +226,10 @@ func (l *loader) quoteArg(arg string) string {
 }
 
 // serviceLink matches the variables by which Kubernetes tells a pod of the
-// services of its namespace: a service called kvrelay or kvrelay-x is no typing error.
-var serviceLink = regexp.MustCompile(`^KVRELAY_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+// services of its namespace, with their values: a service called kvrelay or
+// kvrelay-x is no typing error. KVRELAY_ADMIN_PORT=9558 is one.
+var serviceLink = regexp.MustCompile(`^KVRELAY_(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[^=]+)?=[0-9]+|` +
+	`PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*|PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*)$`)
 
 // unknownVariables notes every KVRELAY_ variable that is no setting.
 func (l *loader) unknownVariables() {
@@ -238,7 +240,7 @@ func (l *loader) unknownVariables() {
 	var unknown []string
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, Prefix+"_") && !slices.Contains(vars, name) && !serviceLink.MatchString(name) {
+		if strings.HasPrefix(name, Prefix+"_") && !slices.Contains(vars, name) && !serviceLink.MatchString(entry) {
 			unknown = append(unknown, name)
 		}
 	}

@@ -220,6 +220,8 @@ func TestUnknownVariable(t *testing.T) {
 		"NATS_USRE":    "did you mean KVRELAY_NATS_USER?",
 		"nats_url":     "`kvrelay config` lists them",
 		"XYZZY_PLUGH":  "`kvrelay config` lists them",
+		"ADMIN_PORT":   "no such setting",
+		"PORT":         "no such setting",
 	} {
 		t.Run(name, func(t *testing.T) {
 			clean(t, static, name+"=hunter2")

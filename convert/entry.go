@@ -1,15 +1,13 @@
 package convert
 
-// entry is one (tier, hash) of the ledger, in 44 bytes: 64-bit numbers are
-// halves, or the compiler would pad it to 48.
+// entry is one (tier, hash) of the ledger, in 40 bytes.
 type entry struct {
-	hash, tokens, parent [2]uint32
-	chain                uint32 // slot + 1 of the next entry of the same bucket; 0: none
+	hash, tokens, parent uint64
 	delta                uint32 // its number is the segment's base + delta
 	side                 uint32 // slot + 1 in the side table; 0: nothing there
 	copies               uint16 // of group; saturates
 	salt                 uint16 // saltNone, saltPlain, or a salt's id
-	group                uint8  // the first main group that held it
+	group                uint8  // index of the first main group that held it
 	flags                uint8  // tier, and the bits below
 }
 
@@ -20,10 +18,6 @@ const (
 	flagDoubted = 1 << 4 // the switch to full reporting may take it away
 )
 
-func half(v uint64) [2]uint32 { return [2]uint32{uint32(v), uint32(v >> 32)} }
-
-func whole(h [2]uint32) uint64 { return uint64(h[0]) | uint64(h[1])<<32 }
-
 func (e *entry) tier() Tier { return Tier(e.flags & tierBits) }
 
 func (e *entry) hasParent() bool { return e.flags&flagParent != 0 }
@@ -33,7 +27,7 @@ func (e *entry) setParent(has bool, parent uint64) {
 	if has {
 		e.flags |= flagParent
 	}
-	e.parent = half(parent)
+	e.parent = parent
 }
 
 // counts are the three numbers of one (group, tier, hash).

@@ -5,132 +5,215 @@ import (
 	"math/rand/v2"
 )
 
-// index finds an entry by tier and hash: linear hashing, whose buckets are
-// chains through the entries themselves. It grows and shrinks by one bucket per
-// entry, so no operation ever moves the whole table.
+// index finds an entry by tier and hash: extendible hashing. A directory of the
+// hash's top bits leads to pages; a full page splits in two, two sparse ones
+// join, so no operation ever moves more than a page, and the directory's
+// pointers.
+//
+// A page is open addressing with linear probing. A place holds slot + 1 in its
+// upper 24 bits and, in the lower 8, those of where the entry belongs: enough to
+// pass over most others without looking at them, and to know how far from home
+// each one is.
 type index struct {
-	pages   []*[indexPage]uint32 // first slot + 1 of each bucket
-	level   uint                 // buckets = 1<<level + split
-	split   uint32               // the bucket that is split next
-	k0, k1  uint64               // secret: no engine can aim at one bucket
+	dir     []*page
+	depth   uint   // bits that the directory looks at
+	k0, k1  uint64 // secret: no engine can aim at one place
 	entries int
+	spare   []*page // at most maxSparePages, so that churn does not allocate
 }
 
 const (
-	indexPage  = 1024
-	indexLevel = 10 // smallest level: one page
+	pageSize  = 1024
+	pageFull  = pageSize * 3 / 4
+	pageJoin  = pageSize / 4 // together no more than this after a join
+	maxStray  = 256          // places from home; beyond it a page counts as full
+	slotBits  = 24
+	tagMask   = 1<<(32-slotBits) - 1
+	tagBits   = 32 - slotBits
+	maxPlaces = 1<<slotBits - 1 // slots that an index can tell apart
+
+	maxSparePages = 16
 )
 
+type page struct {
+	refs  [pageSize]uint32
+	used  int32
+	depth uint8 // bits that all its entries share
+}
+
 func newIndex() index {
-	return index{
-		pages: []*[indexPage]uint32{new([indexPage]uint32)},
-		level: indexLevel,
-		k0:    rand.Uint64(), k1: rand.Uint64() | 1,
-	}
+	return index{dir: []*page{new(page)}, k0: rand.Uint64(), k1: rand.Uint64() | 1}
 }
 
-func (x *index) mix(tier Tier, hash uint64) uint32 {
+// clear forgets all entries, and keeps one page.
+func (x *index) clear() {
+	first := x.dir[0]
+	*first = page{}
+	*x = index{dir: []*page{first}, k0: x.k0, k1: x.k1, spare: x.spare}
+}
+
+func (x *index) newPage(depth uint8) *page {
+	n := len(x.spare)
+	if n == 0 {
+		return &page{depth: depth}
+	}
+	p := x.spare[n-1]
+	x.spare = x.spare[:n-1]
+	*p = page{depth: depth}
+	return p
+}
+
+func (x *index) mix(tier Tier, hash uint64) uint64 {
 	hi, lo := bits.Mul64(hash^x.k0+uint64(tier), x.k1)
-	return uint32(hi ^ lo)
+	return hi ^ lo
 }
 
-func (x *index) bucket(mix uint32) *uint32 {
-	i := mix & (1<<x.level - 1)
-	if i < x.split {
-		i = mix & (1<<(x.level+1) - 1)
+func (x *index) page(mix uint64) *page { return x.dir[mix>>(64-x.depth)] }
+
+// put stores a reference, unless the page is too full for it.
+func (p *page) put(home, slot uint32) bool {
+	if p.used >= pageFull {
+		return false
 	}
-	return x.head(i)
+	home %= pageSize
+	for stray := range uint32(maxStray) {
+		at := &p.refs[(home+stray)%pageSize]
+		if *at == 0 {
+			*at = (slot+1)<<tagBits | home&tagMask
+			p.used++
+			return true
+		}
+	}
+	return false
 }
 
-func (x *index) head(i uint32) *uint32 { return &x.pages[i/indexPage][i%indexPage] }
+// stray is how far from home the reference at place i is.
+func (p *page) stray(i uint32) uint32 { return (i - p.refs[i]) & tagMask }
+
+// take removes the reference at place i: those behind it move up as far as home.
+func (p *page) take(i uint32) {
+	for next := i; ; {
+		next = (next + 1) % pageSize
+		if p.refs[next] == 0 {
+			break
+		}
+		if p.stray(next) >= (next-i)%pageSize {
+			p.refs[i] = p.refs[next]
+			i = next
+		}
+	}
+	p.refs[i] = 0
+	p.used--
+}
 
 // lookup is the slot of (tier, hash), or false.
 func (l *ledger) lookup(tier Tier, hash uint64) (slot uint32, e *entry, ok bool) {
-	want := half(hash)
-	for ref := *l.index.bucket(l.index.mix(tier, hash)); ref != 0; ref = e.chain {
-		e = l.at(ref - 1)
-		if e.hash == want && e.tier() == tier {
-			return ref - 1, e, true
+	mix := l.index.mix(tier, hash)
+	p := l.index.page(mix)
+	tag := uint32(mix) & tagMask
+	for i := uint32(mix) % pageSize; ; i = (i + 1) % pageSize {
+		ref := p.refs[i]
+		if ref == 0 {
+			return 0, nil, false
+		}
+		if ref&tagMask == tag {
+			slot = ref>>tagBits - 1
+			if e = l.at(slot); e.hash == hash && e.tier() == tier {
+				return slot, e, true
+			}
 		}
 	}
-	return 0, nil, false
 }
 
 // link adds an entry that is not in the index.
 func (l *ledger) link(slot uint32, e *entry) {
-	x := &l.index
-	head := x.bucket(x.mix(e.tier(), whole(e.hash)))
-	e.chain, *head = *head, slot+1
-	x.entries++
-	if uint32(x.entries) > 1<<x.level+x.split {
-		l.splitBucket()
+	mix := l.index.mix(e.tier(), e.hash)
+	for !l.index.page(mix).put(uint32(mix), slot) {
+		l.splitPage(mix)
 	}
+	l.index.entries++
 }
 
-// ref is where the reference to an entry's slot stands.
-func (l *ledger) ref(slot uint32, e *entry) *uint32 {
-	at := l.index.bucket(l.index.mix(e.tier(), whole(e.hash)))
-	for *at != slot+1 {
-		at = &l.at(*at - 1).chain
+// find is where the reference to an entry's slot stands.
+func (x *index) find(slot uint32, e *entry) (p *page, mix uint64, place uint32) {
+	mix = x.mix(e.tier(), e.hash)
+	p = x.page(mix)
+	place = uint32(mix) % pageSize
+	for p.refs[place]>>tagBits != slot+1 {
+		place = (place + 1) % pageSize
 	}
-	return at
+	return p, mix, place
+}
+
+// relink notes that an entry has moved from one slot to another.
+func (x *index) relink(from, to uint32, e *entry) {
+	p, _, place := x.find(from, e)
+	p.refs[place] = (to+1)<<tagBits | p.refs[place]&tagMask
 }
 
 // unlink takes an entry out of the index.
-func (l *ledger) unlink(slot uint32, e *entry) {
-	x := &l.index
-	*l.ref(slot, e) = e.chain
+func (x *index) unlink(slot uint32, e *entry) {
+	p, mix, place := x.find(slot, e)
+	p.take(place)
 	x.entries--
-	// Half as many entries as buckets: merging this late keeps a ledger that
-	// sways around one size from splitting and merging the same bucket.
-	if n := 1<<x.level + x.split; n > 1<<indexLevel && uint32(x.entries) < n/2 {
-		l.mergeBucket()
+	if p.used <= pageJoin && p.used%32 == 0 && p.depth > 0 {
+		x.joinPage(p, mix)
 	}
 }
 
-func (l *ledger) splitBucket() {
+// splitPage gives half of the entries of mix's page to a new one.
+func (l *ledger) splitPage(mix uint64) {
 	x := &l.index
-	to := x.split + 1<<x.level
-	if to%indexPage == 0 {
-		x.pages = append(x.pages, new([indexPage]uint32))
-	}
-	stay, move := x.head(x.split), x.head(to)
-	ref := *stay
-	*stay, *move = 0, 0
-	for ref != 0 {
-		e := l.at(ref - 1)
-		next := e.chain
-		if x.mix(e.tier(), whole(e.hash))&(1<<x.level) != 0 {
-			*move, move = ref, &e.chain
-		} else {
-			*stay, stay = ref, &e.chain
+	p := x.page(mix)
+	if uint(p.depth) == x.depth {
+		dir := make([]*page, 2*len(x.dir))
+		for i, p := range x.dir {
+			dir[2*i], dir[2*i+1] = p, p
 		}
-		ref = next
+		x.dir = dir
+		x.depth++
 	}
-	*stay, *move = 0, 0
-	if x.split++; x.split == 1<<x.level {
-		x.level++
-		x.split = 0
+	first, n := x.span(p, mix)
+	old := p.refs
+	*p = page{depth: p.depth + 1}
+	q := x.newPage(p.depth)
+	for i := first + n/2; i < first+n; i++ {
+		x.dir[i] = q
+	}
+	for _, ref := range old {
+		if ref != 0 {
+			slot := ref>>tagBits - 1
+			e := l.at(slot)
+			m := x.mix(e.tier(), e.hash)
+			x.page(m).put(uint32(m), slot)
+		}
 	}
 }
 
-func (l *ledger) mergeBucket() {
-	x := &l.index
-	if x.split == 0 {
-		x.level--
-		x.split = 1 << x.level
+// span is the range of the directory that leads to mix's page p.
+func (x *index) span(p *page, mix uint64) (first, n int) {
+	n = 1 << (x.depth - uint(p.depth))
+	return int(mix>>(64-x.depth)) &^ (n - 1), n
+}
+
+// joinPage makes one page of p and the one it was split from, if both are sparse.
+func (x *index) joinPage(p *page, mix uint64) {
+	first, n := x.span(p, mix)
+	q := x.dir[first^n]
+	if q.depth != p.depth || p.used+q.used > pageJoin {
+		return
 	}
-	x.split--
-	from := x.split + 1<<x.level
-	at := x.head(x.split)
-	for *at != 0 {
-		at = &l.at(*at - 1).chain
+	for i, ref := range q.refs {
+		if ref != 0 {
+			p.put(uint32(i)-q.stray(uint32(i)), ref>>tagBits-1)
+		}
 	}
-	*at = *x.head(from)
-	*x.head(from) = 0
-	if from%indexPage == 0 {
-		last := len(x.pages) - 1
-		x.pages[last] = nil
-		x.pages = x.pages[:last]
+	p.depth--
+	other := first ^ n
+	for i := other; i < other+n; i++ {
+		x.dir[i] = p
+	}
+	if len(x.spare) < maxSparePages {
+		x.spare = append(x.spare, q)
 	}
 }

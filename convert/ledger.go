@@ -36,6 +36,11 @@ const (
 	segShift = 10
 	segSize  = 1 << segShift
 	maxSpare = 4
+
+	// maxSegments keeps slots within what the index can tell apart. Where
+	// segments are sparse it may be reached before Config.MaxBlocks, and then
+	// has the same effect.
+	maxSegments = maxPlaces / segSize
 )
 
 type segment struct {
@@ -68,19 +73,23 @@ func (l *ledger) clear() {
 	if l.tail != nil && len(spare) < maxSpare {
 		spare = append(spare, l.tail)
 	}
-	x := &l.index
-	first := x.pages[0]
-	clear(first[:])
-	*l = ledger{
-		index: index{pages: []*[indexPage]uint32{first}, level: indexLevel, k0: x.k0, k1: x.k1},
-		spare: spare, next: l.next,
+	l.index.clear()
+	*l = ledger{index: l.index, spare: spare, next: l.next}
+}
+
+// room is how many entries the slab can take at least.
+func (l *ledger) room() int {
+	n := (maxSegments - len(l.segs) + len(l.freeIDs)) * segSize
+	if l.tail != nil {
+		n += segSize - int(l.tail.used)
 	}
+	return n
 }
 
 // add makes (tier, hash), which is not in the ledger, present under the next number.
 func (l *ledger) add(tier Tier, hash uint64) (slot uint32, e *entry) {
 	slot, e = l.place()
-	*e = entry{hash: half(hash), delta: e.delta, flags: uint8(tier) | flagLive}
+	*e = entry{hash: hash, delta: e.delta, flags: uint8(tier) | flagLive}
 	l.link(slot, e)
 	return slot, e
 }
@@ -109,7 +118,7 @@ func (l *ledger) place() (slot uint32, e *entry) {
 func (l *ledger) publish(slot uint32, e *entry) (uint32, *entry) {
 	to, moved := l.place()
 	delta := moved.delta
-	*l.ref(slot, e) = to + 1
+	l.index.relink(slot, to, e)
 	*moved = *e
 	moved.delta = delta
 	if moved.flags&flagDoubted != 0 {
@@ -126,7 +135,7 @@ func (l *ledger) publish(slot uint32, e *entry) (uint32, *entry) {
 // remove forgets an entry. The caller calls tidy when it holds no more slots.
 func (l *ledger) remove(slot uint32, e *entry) {
 	l.setDoubted(slot, e, false)
-	l.unlink(slot, e)
+	l.index.unlink(slot, e)
 	for ref := e.side; ref != 0; {
 		s := l.sides.at(ref)
 		if s.mm != 0 {

@@ -67,7 +67,7 @@ func (r *Rank) republish(slot uint32, e *entry, out *Output) (n int) {
 	r.climb = append(r.climb[:0], slot)
 	for len(r.climb) < maxClimb && e.hasParent() {
 		var ok bool
-		if slot, e, ok = l.lookup(e.tier(), whole(e.parent)); !ok || l.published(slot) {
+		if slot, e, ok = l.lookup(e.tier(), e.parent); !ok || l.published(slot) {
 			break
 		}
 		r.climb = append(r.climb, slot)
@@ -83,6 +83,11 @@ func (r *Rank) republish(slot uint32, e *entry, out *Output) (n int) {
 				l.remove(slot, e)
 				continue
 			}
+		}
+		if l.room() == 0 {
+			r.bound(BoundBlocks, out)
+			l.remove(slot, e)
+			continue
 		}
 		_, e = l.publish(slot, e)
 		l.emit(e, out)

@@ -16,8 +16,6 @@ type remembered struct {
 	prev, next uint32 // index + 1; of a free item: next is the next free one
 }
 
-func (m *memory) len() int { return len(m.where) }
-
 func (m *memory) has(hash uint64) bool {
 	if len(m.where) == 0 {
 		return false

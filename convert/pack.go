@@ -51,7 +51,7 @@ func (l *ledger) pack(from, n int) {
 				doubted[k]++
 			}
 			if to := &dst.entries[w]; to != e {
-				*l.ref(src.id<<segShift|i, e) = dst.id<<segShift | w + 1
+				l.index.relink(src.id<<segShift|i, dst.id<<segShift|w, e)
 				number := src.base + uint64(e.delta)
 				*to = *e
 				to.delta = uint32(number - dst.base)

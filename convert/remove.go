@@ -90,7 +90,7 @@ func (r *Rank) publishCleared(out *Output, noDomain bool) {
 	out.endRun()
 	r.ledger.each(0, func(_ uint32, e *entry) bool {
 		out.beginRemove(e.tier(), 1)
-		out.addHash(whole(e.hash))
+		out.addHash(e.hash)
 		out.closeFull()
 		return true
 	})
@@ -130,7 +130,7 @@ func (r *Rank) sweep(out *Output) {
 				continue
 			}
 			out.beginRemove(e.tier(), 1)
-			out.addHash(whole(e.hash))
+			out.addHash(e.hash)
 			out.closeFull()
 			l.remove(slot, e)
 			r.stats.SelfMadeBlocks++

@@ -82,9 +82,6 @@ func (s *set) reset(n int) {
 	}
 }
 
-// full reports whether the room is used up.
-func (s *set) full() bool { return 2*s.n >= len(s.slots) }
-
 // at is the slot of hash, or the free one where it belongs.
 func (s *set) at(hash uint64) *setSlot {
 	mask := uint64(len(s.slots) - 1)

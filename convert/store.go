@@ -145,12 +145,12 @@ func (r *Rank) sizeFits(ev *decode.Event, out *Output) bool {
 
 // fits is how many of the hashes, from the front, the ledger has room for.
 func (r *Rank) fits(tier Tier, hashes []uint64, out *Output) int {
-	room := r.cfg.maxBlocks() - r.ledger.size()
+	room := min(r.cfg.maxBlocks()-r.ledger.size(), r.ledger.room())
 	if len(hashes) <= room {
 		return len(hashes)
 	}
 	for i, h := range hashes {
-		if _, _, ok := r.ledger.lookup(tier, h); ok {
+		if slot, _, ok := r.ledger.lookup(tier, h); ok && r.ledger.published(slot) {
 			continue
 		}
 		if room--; room < 0 {
@@ -290,7 +290,7 @@ func (r *Rank) describe(e *entry, known, hasParent bool, parent uint64, b *Block
 			out.Notices = append(out.Notices, Notice{Kind: NoticeUntrusted})
 		}
 	}
-	e.tokens = half(b.TokensHash)
+	e.tokens = b.TokensHash
 	e.setParent(hasParent, parent)
 	if b.MM == nil && e.side == 0 {
 		return

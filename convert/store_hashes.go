@@ -26,11 +26,11 @@ func (r *Rank) storeHashes(ev *decode.Event, tier Tier, group uint8, out *Output
 			}
 			continue
 		}
-		b := Block{Hash: h, TokensHash: whole(from.tokens)}
+		b := Block{Hash: h, TokensHash: from.tokens}
 		if from.side != 0 {
 			b.MM = r.ledger.mm.objects(r.ledger.sides.at(from.side).mm, out)
 		}
-		hasParent, parent, salt := from.hasParent(), whole(from.parent), from.salt
+		hasParent, parent, salt := from.hasParent(), from.parent, from.salt
 		if open && !(hasParent && parent == last) {
 			out.endStore()
 			open = false
@@ -76,7 +76,7 @@ func (r *Rank) source(tier Tier, hash uint64) (*entry, Reason) {
 	switch {
 	case found == nil:
 		return nil, ReasonNoTokens
-	case found.hasParent() && r.refused.has(whole(found.parent)):
+	case found.hasParent() && r.refused.has(found.parent):
 		return nil, ReasonOrphan
 	}
 	return found, noReason

@@ -36,7 +36,7 @@ func (t *trust) doubts(hash uint64, was *entry, hasParent bool, parent uint64) b
 	}
 	key := parentKey(hasParent, parent)
 	if was != nil {
-		if parentKey(was.hasParent(), whole(was.parent)) != key {
+		if parentKey(was.hasParent(), was.parent) != key {
 			t.moved++
 		}
 	} else if t.gone != nil {
@@ -52,5 +52,5 @@ func (t *trust) removed(hash uint64, e *entry) {
 	if t.gone == nil {
 		t.gone = make([]parted, maxParted)
 	}
-	t.gone[hash%maxParted] = parted{hash, parentKey(e.hasParent(), whole(e.parent))}
+	t.gone[hash%maxParted] = parted{hash, parentKey(e.hasParent(), e.parent)}
 }

@@ -56,11 +56,11 @@ func (r *Rank) Walk(from, to uint64, out *Output) (next uint64) {
 
 // emit appends an entry as a store, or to the store before it.
 func (l *ledger) emit(e *entry, out *Output) {
-	b := Block{Hash: whole(e.hash), TokensHash: whole(e.tokens)}
+	b := Block{Hash: e.hash, TokensHash: e.tokens}
 	if e.side != 0 {
 		b.MM = l.mm.objects(l.sides.at(e.side).mm, out)
 	}
-	out.beginStore(e.tier(), nil, e.hasParent(), whole(e.parent), 1)
+	out.beginStore(e.tier(), nil, e.hasParent(), e.parent, 1)
 	out.addBlock(b)
 	out.endStore()
 }

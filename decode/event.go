@@ -46,10 +46,10 @@ type Batch struct {
 // tells them apart. The flags stand together because a batch may hold a hundred
 // thousand events, and padding would cost a fifth of their memory.
 type Event struct {
-	Type    Type
-	IsMap   bool   // the event was a map
-	Name    []byte // the tag as sent: Unknown, and Malformed where it was readable
-	Problem string // Malformed: what was wrong; from a fixed list, never engine text
+	Type      Type
+	IsMap     bool // the event was a map
+	BytesHash bool // at least one hash came as bytes
+	HasParent bool
 
 	// Folded counts further events of the batch that this one stands for, 0
 	// nearly always: past FoldAfter events, a Malformed one with the same
@@ -57,13 +57,14 @@ type Event struct {
 	// place of its own. Whoever counts events counts 1 + Folded.
 	Folded uint32
 
+	Name    []byte // the tag as sent: Unknown, and Malformed where it was readable
+	Problem string // Malformed: what was wrong; from a fixed list, never engine text
+
 	// Hashes of the blocks, parent first. Signed and unsigned encodings of the
 	// same 64 bits are the same hash; of a bytes hash these are the last 8
 	// bytes, big-endian.
 	Hashes    []uint64
-	BytesHash bool // a hash, or the parent, came as bytes
-	HasParent bool
-	Parent    uint64
+	Parent    uint64 // meaningful when HasParent
 	Tokens    Tokens // the tokens of the blocks; for EAGLE pairs the n+1 tokens that n pairs stand for
 	BlockSize uint64 // meaningful when HasBlockSz
 
@@ -79,7 +80,7 @@ type Event struct {
 	Locality  []byte
 	Ownership []byte
 	SessionID []byte // map key session_id; the positional tail has no unambiguous place for it
-	Group     uint32
+	Group     uint32 // meaningful when HasGroup
 
 	HasTokens     bool // false: hash-only (token_ids nil, or the map key absent)
 	Pairs         Pairs

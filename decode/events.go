@@ -30,10 +30,13 @@ func (b *Batch) readEvent() {
 			return
 		}
 		b.back(mark)
-		*ev = Event{Type: Malformed, IsMap: ev.IsMap, Name: name, Problem: p.String()}
+		ev.Type = Malformed
 	}
-	if b.events.used > FoldAfter {
-		b.fold(ev, p)
+	if b.events.used > FoldAfter && b.fold(ev, p) {
+		return
+	}
+	if p != 0 {
+		*ev = Event{Type: Malformed, IsMap: ev.IsMap, Name: name, Problem: p.String()}
 	}
 }
 
@@ -110,13 +113,12 @@ func (f *folds) forget() {
 }
 
 // fold lets the last event of the batch join an earlier one of its like, if it
-// is of the kinds that Event.Folded names.
-func (b *Batch) fold(ev *Event, p problem) {
+// is of the kinds that Event.Folded names and there is one.
+func (b *Batch) fold(ev *Event, p problem) bool {
 	f := &b.folds
 	if !f.on {
 		*f = folds{on: true}
 	}
-	at := int32(b.events.used) // index + 1 of ev
 	var first *int32
 	switch ev.Type {
 	case Malformed:
@@ -124,26 +126,31 @@ func (b *Batch) fold(ev *Event, p problem) {
 	case Ignored:
 		first = &f.ign
 	case Unknown:
-		for i := range f.names {
-			if n := &f.names[i]; n.at > 0 && bytes.Equal(n.name, ev.Name) {
-				first = &n.at
-			}
-		}
-		if first == nil {
-			n := &f.names[f.next]
-			f.next = (f.next + 1) % len(f.names)
-			n.name, n.at = ev.Name, 0
-			first = &n.at
-		}
+		first = f.named(ev.Name)
 	default:
-		return
+		return false
 	}
 	if *first == 0 {
-		*first = at
-		return
+		*first = int32(b.events.used)
+		return false
 	}
 	b.events.used--
 	if i := int(*first) - 1; i < len(b.events.buf) {
 		b.events.buf[i].Folded++
 	}
+	return true
+}
+
+// named is where the index of the first Unknown of a name stands. The oldest
+// of eight names gives way to a new one, whose events then take new places.
+func (f *folds) named(name []byte) *int32 {
+	for i := range f.names {
+		if n := &f.names[i]; n.at > 0 && bytes.Equal(n.name, name) {
+			return &n.at
+		}
+	}
+	n := &f.names[f.next]
+	f.next = (f.next + 1) % len(f.names)
+	n.name, n.at = name, 0
+	return &n.at
 }

@@ -54,8 +54,8 @@ func (b *Batch) readField(ev *Event, f field) (c cause) {
 	case fOrigin:
 		// Proposed only, and it decides no more than a copy count: what is no
 		// text says nothing.
-		v, c := b.text()
-		if ev.Reused = string(v) == "REUSED"; c == wrongType {
+		v, ok := b.r.Text()
+		if ev.Reused = string(v) == "REUSED"; !ok {
 			b.r.Skip()
 		}
 	default:
@@ -93,7 +93,7 @@ func (b *Batch) readLoraID() (int64, cause) {
 }
 
 func (b *Batch) readHashes(ev *Event) cause {
-	ev.Hashes = nil
+	ev.Hashes, ev.BytesHash = nil, false
 	n, ok := b.r.Array()
 	if !ok {
 		return wrongType
@@ -129,7 +129,6 @@ func (b *Batch) readParent(ev *Event) cause {
 		if v, ok = b.bytesHash(); !ok {
 			return wrongType
 		}
-		ev.BytesHash = true
 	}
 	ev.Parent, ev.HasParent = v, true
 	return good

@@ -69,16 +69,20 @@ func (t *treeReader) value(depth int) (n node, err error) {
 	case msgpcode.IsFixedNum(c), c >= msgpcode.Int8 && c <= msgpcode.Int64:
 		v, err := d.DecodeInt64()
 		return node{kind: "int", num: uint64(v), neg: v < 0}, err
-	case msgpcode.IsString(c):
-		s, err := d.DecodeString()
-		return node{kind: "str", text: []byte(s)}, err
-	case msgpcode.IsBin(c):
+	case msgpcode.IsString(c), msgpcode.IsBin(c):
 		n.kind = "bin"
-		n.text, err = d.DecodeBytes()
-		if n.text == nil {
-			n.text = []byte{}
+		if msgpcode.IsString(c) {
+			n.kind = "str"
 		}
-		return n, err
+		size, err := d.DecodeBytesLen()
+		if err == nil && size > t.left {
+			err = errBroken // DecodeBytes would allocate a megabyte first
+		}
+		if err != nil {
+			return n, err
+		}
+		n.text = make([]byte, size)
+		return n, d.ReadFull(n.text)
 	case msgpcode.IsExt(c):
 		_, size, err := d.DecodeExtHeader()
 		if err == nil && size > t.left {
@@ -276,9 +280,8 @@ func refUint(v node) uint64 {
 	return v.num
 }
 
-func (ev *Event) refHash(v node) uint64 {
+func refHash(v node) uint64 {
 	if v.kind == "bin" {
-		ev.BytesHash = true
 		must(len(v.text) > 0)
 		var h uint64
 		for _, c := range v.text {
@@ -293,7 +296,8 @@ func (ev *Event) refHash(v node) uint64 {
 func (ev *Event) refHashes(v node) {
 	must(v.kind == "array")
 	for _, h := range v.list {
-		ev.Hashes = append(ev.Hashes, ev.refHash(h))
+		ev.Hashes = append(ev.Hashes, refHash(h))
+		ev.BytesHash = ev.BytesHash || h.kind == "bin"
 	}
 }
 
@@ -322,7 +326,7 @@ func (ev *Event) refCommon(get func(string) node) {
 func (ev *Event) refStored(get func(string) node) {
 	ev.refHashes(get("block_hashes"))
 	if p := get("parent_block_hash"); !p.isNil() {
-		ev.Parent, ev.HasParent = ev.refHash(p), true
+		ev.Parent, ev.HasParent = refHash(p), true
 	}
 	ev.refTokens(get("token_ids"))
 	if s := get("block_size"); !s.isNil() {

@@ -189,4 +189,3 @@ func (b *Batch) tailMMInfos(ev *Event, at int) cause {
 	}
 	return c
 }
-

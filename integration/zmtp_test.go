@@ -263,11 +263,16 @@ func TestZMTPFrozenAndKilled(t *testing.T) {
 	o := zmtp.Options{Type: zmtp.SUB, Heartbeat: 100 * time.Millisecond, PeerTimeout: time.Second}
 	p := newZMTPPeer(t, "XPUB", "bind", "tcp://127.0.0.1:*", nil)
 	c := zmtpDial(t, p.endpoint, o)
+	ended := make(chan error)
 	go func() {
-		zmtpEventually(t, "a PONG", func() bool { return !c.LastPong().IsZero() })
-		p.cmd.Process.Signal(syscall.SIGSTOP)
+		_, err := c.Recv()
+		ended <- err
 	}()
-	if _, err := zmtpRecv(t, c); !errors.Is(err, zmtp.ErrPeerDead) {
+	zmtpEventually(t, "a PONG", func() bool { return !c.LastPong().IsZero() })
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, zmtp.ErrPeerDead) {
 		t.Errorf("frozen: %v", err)
 	}
 	if since := time.Since(c.LastPong()); since > 5*time.Second {
@@ -300,9 +305,23 @@ func TestZMTPTTL(t *testing.T) {
 	}
 	// As long as it is alive it is kept, far beyond its TTL.
 	since := time.Now().Add(2 * time.Second)
-	go c.Recv()
-	zmtpEventually(t, "PONGs for two seconds", func() bool { return c.PongSince(since) })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Recv()
+		ended <- err
+	}()
+	zmtpEventually(t, "PONGs for two seconds", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		default:
+		}
+		return c.PongSince(since)
+	})
 	p.send(f[0], "still there?")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestZMTPReplay(t *testing.T) {

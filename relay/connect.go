@@ -14,18 +14,29 @@ import (
 // listenPrefix marks an endpoint that we open, for engines whose PUB connects.
 const listenPrefix = "listen:"
 
-// connector returns how this stream gets its live connection, and what to call
-// at the end.
-func (s *Stream) connector(ctx context.Context) (connect func(context.Context) (*zmtp.Conn, error), done func()) {
-	addr, listens := strings.CutPrefix(s.src.Endpoint, listenPrefix)
-	if !listens {
-		return func(ctx context.Context) (*zmtp.Conn, error) {
-			return zmtp.Dial(ctx, s.src.Endpoint, s.options(zmtp.SUB))
-		}, func() {}
-	}
-	d := &door{s: s, addr: addr, in: make(chan net.Conn, 1)}
-	return d.connect, d.close
+// connector is how a stream gets its live connections.
+type connector interface {
+	connect(ctx context.Context) (*zmtp.Conn, error)
+	ended() // the connection that connect gave is over
+	close()
 }
+
+func (s *Stream) connector() connector {
+	if addr, listens := strings.CutPrefix(s.src.Endpoint, listenPrefix); listens {
+		return &door{s: s, addr: addr, in: make(chan net.Conn, 1)}
+	}
+	return dialer{s}
+}
+
+// dialer connects to the engine's PUB. Its name is looked up anew each time.
+type dialer struct{ s *Stream }
+
+func (d dialer) connect(ctx context.Context) (*zmtp.Conn, error) {
+	return zmtp.Dial(ctx, d.s.src.Endpoint, d.s.options(zmtp.SUB))
+}
+
+func (dialer) ended() {}
+func (dialer) close() {}
 
 // door is the listener of a `listen:` endpoint. One connection at a time is the
 // stream; whoever comes while it lives is refused.
@@ -41,7 +52,6 @@ type door struct {
 // connect waits for the engine's PUB. The listener is opened at the first call
 // and, when that failed, at the next (the port may become free).
 func (d *door) connect(ctx context.Context) (*zmtp.Conn, error) {
-	d.busy.Store(false)
 	if d.ln == nil {
 		ln, err := zmtp.Listen(ctx, d.addr)
 		if err != nil {
@@ -61,6 +71,8 @@ func (d *door) connect(ctx context.Context) (*zmtp.Conn, error) {
 		return nil, ctx.Err()
 	}
 }
+
+func (d *door) ended() { d.busy.Store(false) }
 
 func (d *door) accept() {
 	for {

@@ -1,10 +1,10 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/kvrelay/kvrelay/internal/zmtp"
@@ -45,10 +45,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 // accepts and closes causes no storm.
 func (s *Stream) liveLoop(ctx context.Context) {
 	var b backoff
-	connect, done := s.connector(ctx)
-	defer done()
+	c := s.connector()
+	defer c.close()
 	for ctx.Err() == nil {
-		conn, err := connect(ctx)
+		conn, err := c.connect(ctx)
 		if err != nil {
 			s.unreachable(ctx, err)
 			if !pause(ctx, b.next()) {
@@ -70,6 +70,7 @@ func (s *Stream) liveLoop(ctx context.Context) {
 			}
 		}
 		conn.Close()
+		c.ended()
 		if got > 0 {
 			b.reset()
 		}
@@ -152,7 +153,7 @@ func (s *Stream) message(gen int, frames [][]byte) bool {
 	if len(frames) == 0 || len(frames) > 3 || len(frames) == 3 && len(seqFrame) != 8 {
 		return s.pass(gen, func(t *story) { t.refused(s, frames) })
 	}
-	if s.src.TopicExact && string(topic) != s.src.Topic || !strings.HasPrefix(string(topic), s.src.Topic) {
+	if !s.topicFits(topic) {
 		return s.pass(gen, func(t *story) { t.filtered++ })
 	}
 	want := reserveFor(payload)
@@ -168,6 +169,14 @@ func (s *Stream) message(gen int, frames [][]byte) bool {
 	}
 	s.finish(want)
 	return still
+}
+
+// topicFits says whether a message of topic is the stream's.
+func (s *Stream) topicFits(topic []byte) bool {
+	if s.src.TopicExact {
+		return string(topic) == s.src.Topic
+	}
+	return bytes.HasPrefix(topic, s.topic)
 }
 
 // pass counts a message that is no batch of ours, and says whether the

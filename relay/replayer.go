@@ -163,6 +163,12 @@ func (s *Stream) readReplies(client *replay.Client) {
 
 // reply takes one reply, and says whether the connection is still ours.
 func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
+	if len(r.Topic) > 0 && !s.topicFits(r.Topic) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.story.otherTopic(s, r.Topic)
+		return s.replay.client == client
+	}
 	want, credit := 0, true
 	if !r.End {
 		if want = reserveFor(r.Payload); !s.r.credit.take(s, want) {

@@ -79,6 +79,14 @@ func (t *story) refused(s *Stream, frames [][]byte) {
 	s.log.Warn("a message is no engine batch (topic, 8-byte seq, payload): is this the engine's event endpoint?", "frames", len(frames), "first_sizes", sizes)
 }
 
+// otherTopic is a replayed batch that TOPIC leaves out: nothing else shows why
+// a stream stays silent.
+func (t *story) otherTopic(s *Stream, topic []byte) {
+	if t.filtered++; t.filtered == 1 {
+		s.log.Warn("the engine's batches have another topic than TOPIC asks for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
+	}
+}
+
 func (t *story) down(s *Stream, err error) {
 	t.liveSince = time.Time{}
 	t.trouble(err)

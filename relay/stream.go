@@ -17,9 +17,10 @@ import (
 // connection, brings their frames to the Cursor, and what the Cursor applies
 // through decode and convert to the rank's outbox – all under one lock.
 type Stream struct {
-	r   *Relay
-	src discovery.Source
-	log *slog.Logger
+	r     *Relay
+	src   discovery.Source
+	topic []byte // src.Topic
+	log   *slog.Logger
 
 	wakeup chan struct{}   // capacity 1: the deadline moved, or there is something to do for steer
 	asked  chan struct{}   // capacity 1: a replay request waits
@@ -52,7 +53,7 @@ type seqless struct {
 
 func newStream(r *Relay, src discovery.Source) *Stream {
 	s := &Stream{
-		r: r, src: src,
+		r: r, src: src, topic: []byte(src.Topic),
 		log:      r.o.Log.With("rank", src.Rank, "engine", src.Endpoint),
 		wakeup:   make(chan struct{}, 1),
 		asked:    make(chan struct{}, 1),
@@ -158,8 +159,12 @@ func (s *Stream) steer(ctx context.Context) {
 			s.credited = true
 			s.cursor.Credit(now, true)
 		}
+		s.tellPong(now)
 		s.cursor.Tick(now)
 		at := s.cursor.Deadline()
+		if s.r.o.Replay.Lost == replay.LostKeep && s.live != nil {
+			at = sooner(at, now.Add(s.r.o.Replay.Heartbeat)) // for tellPong
+		}
 		s.armed = at
 		s.finish(0)
 		if at.IsZero() {
@@ -168,6 +173,25 @@ func (s *Stream) steer(ctx context.Context) {
 			timer.Reset(max(0, time.Until(at)))
 		}
 	}
+}
+
+// tellPong tells the Cursor of answered heartbeats, which LOST=keep alone looks
+// at. s.mu is held.
+func (s *Stream) tellPong(now time.Time) {
+	if s.r.o.Replay.Lost != replay.LostKeep || s.live == nil {
+		return
+	}
+	if sent := s.live.LastPong(); !sent.IsZero() {
+		s.cursor.Pong(now, sent)
+	}
+}
+
+// sooner is the earlier of two times; a zero one is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (s *Stream) republishing() bool {

@@ -22,7 +22,7 @@ func (c *Cursor) newEpoch(cause Cause) {
 	c.progress()
 	c.answered = false
 	c.waiting = false
-	c.keepBy, c.strayAt = time.Time{}, time.Time{}
+	c.keepBy = time.Time{}
 	c.count.EpochApplied, c.count.EpochBurned, c.count.EpochLost = 0, 0, 0
 	c.host.NewEpoch(c.epoch, cause)
 }

@@ -79,9 +79,21 @@ func (c *Cursor) probeEnded(r *round) {
 		c.pause(c.cfg.Idle)
 	case c.onlyBelow(r):
 		c.restart()
+	case r.same && !r.late && c.stray():
+		c.restart()
 	default:
 		c.settle(r, true)
 	}
+}
+
+// stray says whether the anchor has been missing for DeadAfter while its
+// predecessors were there. No engine takes so long to append what it has published: the
+// batch came late, from an incarnation that was dying while the replay from 0 already led to the next.
+func (c *Cursor) stray() bool {
+	if c.strayAt.IsZero() {
+		c.strayAt = c.now
+	}
+	return c.now.Sub(c.strayAt) >= c.cfg.DeadAfter
 }
 
 // conflict: a reply differs from a batch held under its number, or skips a

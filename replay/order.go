@@ -66,6 +66,7 @@ func (c *Cursor) apply(seq, sum uint64, payload []byte, replayed bool) {
 func (c *Cursor) progress() {
 	c.attempts, c.above, c.empty = 0, 0, 0
 	c.refused, c.refusals = time.Time{}, 0
+	c.strayAt = time.Time{}
 }
 
 // drain applies held batches as far as they reach.
@@ -177,7 +178,10 @@ func (c *Cursor) burn(to uint64) {
 // proves nothing about what came before it: a ROUTER beyond its high-water mark leaves holes in the middle.
 func (c *Cursor) settle(r *round, ended bool) {
 	c.drain()
-	if first, ok := c.held.min(); ok && first > c.next {
+	if ended && r.kind == fromAnchor && r.top == r.anchor.seq {
+		c.hint = hint{} // only a hint: there is nothing above the anchor
+	}
+	if c.missing() {
 		c.neighbors = r.pairs
 		c.retry(r, len(r.pairs) > 0)
 		return
@@ -186,13 +190,6 @@ func (c *Cursor) settle(r *round, ended bool) {
 	if !ended {
 		c.retry(r, false)
 		return
-	}
-	if c.hint.ok && c.hint.seq >= c.next {
-		if r.kind != fromAnchor || r.top != r.anchor.seq {
-			c.retry(r, false)
-			return
-		}
-		c.hint = hint{} // only a hint: there is nothing above the anchor
 	}
 	if r.kind >= probeRing && !c.proven && c.held.len() > 0 {
 		c.retry(r, false)

@@ -17,6 +17,7 @@ type sim struct {
 	q      []event
 	n      uint64
 	events int
+	limit  int // events of one run; more is a loop
 	rng    *rand.Rand
 	trace  *strings.Builder // nil: none
 	hold   *Budget
@@ -36,7 +37,7 @@ func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.n 
 var simBegin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newSim(seed uint64) *sim {
-	return &sim{rng: rand.New(rand.NewPCG(seed, 0x5eed)), slots: 1 << 30}
+	return &sim{rng: rand.New(rand.NewPCG(seed, 0x5eed)), slots: 1 << 30, limit: 400_000}
 }
 
 func sec(f float64) int64 { return int64(f * 1e9) }
@@ -95,7 +96,7 @@ func (s *sim) pop() event {
 func (s *sim) run(until float64) bool {
 	end := sec(until)
 	for n := 0; len(s.q) > 0 && s.q[0].at <= end; n++ {
-		if n > 400_000 {
+		if n > s.limit {
 			return false
 		}
 		e := s.pop()

@@ -148,7 +148,8 @@ type engine struct {
 	faults     bool
 	fastTo     int64
 	clockOff   float64
-	setBack    bool // the clock was set back at some time
+	setBack    bool // the clock was set back at some time …
+	stepped    bool // … while an incarnation ran
 	burstUntil int64
 	replayOpen int64
 	erng       *rand.Rand

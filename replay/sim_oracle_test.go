@@ -11,7 +11,7 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 	}
 	idle := 0
 	for _, t := range st.requests {
-		if t > quiet+sec(120) {
+		if t > max(quiet+sec(120), st.lastChange) {
 			idle++
 		}
 	}

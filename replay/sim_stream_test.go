@@ -154,9 +154,9 @@ func (st *stream) gotLive(c *conn, seq uint64, b *simBatch) {
 		return
 	}
 	st.current = b
-	st.heard = b
 	st.in(func() {
 		if st.credit {
+			st.heard = b
 			st.c.Live(st.s.now(), seq, b.payload)
 		} else {
 			st.c.Discard(st.s.now(), seq)
@@ -296,6 +296,7 @@ func (st *stream) Apply(at Position, payload []byte, replayed bool) {
 
 func (st *stream) Burned(from, to uint64) {
 	st.s.logf("burned %d to %d", from, to)
+	st.lastChange = st.s.t
 	if l := st.last(); l != nil {
 		log := st.e.log[l.inc]
 		for q := from; q < min(to, uint64(len(log))); q++ {
@@ -314,7 +315,8 @@ func (st *stream) Unknown(first uint64) {
 func (st *stream) NewEpoch(epoch uint64, cause Cause) {
 	st.s.logf("NEW EPOCH %d cause %d", epoch, cause)
 	if cause == CauseRestart {
-		needless := len(st.applied) > 0 && (st.current == nil || st.current.inc == st.e.inc)
+		// A clock that steps while live batches are below the ring misleads by rule.
+		needless := len(st.applied) > 0 && !st.e.stepped && (st.current == nil || st.current.inc == st.e.inc)
 		for _, b := range st.applied {
 			needless = needless && b.inc == st.e.inc
 		}

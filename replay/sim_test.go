@@ -60,7 +60,12 @@ func (st *stream) plan(r *rand.Rand, until float64, kinds []string) (float64, []
 			}
 			off := choose(r, 0, 0, 0, -100.0)
 			s.at(later(t), func() { e.kill(eof) })
-			s.at(later(t+down), func() { e.clockOff = off; e.setBack = e.setBack || off < 0; e.revive(fast) })
+			s.at(later(t+down), func() {
+				e.setBack = e.setBack || off < 0
+				e.stepped = e.stepped || e.alive && off != e.clockOff
+				e.clockOff = off
+				e.revive(fast)
+			})
 			end = max(end, t+down)
 			if k == "restart2" {
 				var fast *int
@@ -93,7 +98,7 @@ func (st *stream) plan(r *rand.Rand, until float64, kinds []string) (float64, []
 		case "frame": // the end marker's number as a batch
 			s.at(later(t), func() { e.malformed() })
 		case "clock": // the wall clock is set back within one incarnation
-			s.at(later(t), func() { e.clockOff -= 100; e.setBack = true })
+			s.at(later(t), func() { e.clockOff -= 100; e.setBack, e.stepped = true, true })
 		}
 	}
 	slices.Sort(done)
@@ -165,6 +170,7 @@ func scenario(seed uint64, kind string, trace bool) outcome {
 		end = max(end, t)
 		out.what += fmt.Sprint(kinds, *st.p)
 	}
+	s.limit = n * 400_000
 	ok := s.run(end + .4)
 	s.logf("---- faults end")
 	mode := choose(r, "silent", "go", "go", "one")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -213,8 +215,7 @@ func TestServerRestarts(t *testing.T) {
 }
 
 // TestFrozenLink: the peer stops reading for longer than a write may take, and
-// goes on. nats.go then drops a buffer without closing the connection; nothing
-// of it may count as confirmed.
+// goes on, before or after the link is given up.
 func TestFrozenLink(t *testing.T) {
 	s := startServer(t, nil)
 	x := startProxy(t, s.Addr().String())
@@ -252,13 +253,58 @@ func TestFrozenLink(t *testing.T) {
 	arrived(t, c, o, want)
 }
 
+// TestFailedWrites: a write that fails before its first byte makes nats.go drop
+// what it had buffered and keep the connection, and a PONG of a later PING is
+// taken for that of the one that was dropped. Nothing of it may be confirmed.
+func TestFailedWrites(t *testing.T) {
+	s := startServer(t, nil)
+	r := rand.New(rand.NewPCG(1, 1))
+	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &failingConn{Conn: c, writes: int32(3 + r.IntN(12))}, nil
+	}})
+	p.timing = quick
+	p.timing.ping = 20 * time.Millisecond
+	o := open(t, p, 42, 0, nil)
+	c := follow(t, connect(t, s.ClientURL()), o.Subject(), Dynamo)
+	run(t, p)
+	w := newWorkload(6)
+	want := fold{}
+	for p.State().Reconnects < 150 {
+		evs := w.events(2)
+		for k := range evs {
+			want.apply(&evs[k])
+		}
+		o.Append(Place{}, evs)
+		<-time.After(time.Duration(w.r.IntN(1500)) * time.Microsecond)
+	}
+	drained(t, p)
+	arrived(t, c, o, want)
+}
+
+// failingConn fails its n-th write, once.
+type failingConn struct {
+	net.Conn
+	writes int32
+}
+
+func (c *failingConn) Write(b []byte) (int, error) {
+	if atomic.AddInt32(&c.writes, -1) == 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.Conn.Write(b)
+}
+
 // TestSlowLink: a link far slower than the socket buffers are deep makes
 // progress, and neither appending nor State waits for it.
 func TestSlowLink(t *testing.T) {
 	s := startServer(t, nil)
 	x := startProxy(t, s.Addr().String())
 	x.set(s.Addr().String(), 600<<10)
-	p := newTest(t, Options{Servers: []string{x.url()}, Dial: smallBuffers})
+	p := newTest(t, Options{Servers: []string{x.url()}})
 	p.timing = quick // a PONG must come within 600 ms, a window's worth of data too
 	o := open(t, p, 42, 0, nil)
 	c := follow(t, connect(t, s.ClientURL()), o.Subject(), Dynamo)

@@ -131,14 +131,21 @@ func (p *Publisher) explain(err, dialErr error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):
 		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL, or start it", where, reason(dialErr, err))
+	case strings.Contains(text, "nkeys not supported"):
+		return fmt.Errorf("NATS at %s knows no nkeys: check %s", where, a.settings())
 	case strings.Contains(text, "authorization") || strings.Contains(text, "authentication"):
 		return fmt.Errorf("NATS at %s refuses %s (%w): check %s", where, a.what(), err, a.settings())
 	case strings.Contains(text, "credentials") || strings.Contains(text, "decorated") || strings.Contains(text, "nkeys"):
 		return fmt.Errorf("%s holds no usable credentials (%w)", a.settings(), err)
-	case errors.Is(err, nats.ErrSecureConnRequired) || strings.Contains(text, "x509") || strings.Contains(text, "tls"):
+	case errors.Is(err, nats.ErrSecureConnRequired) || errors.Is(err, nats.ErrSecureConnWanted) || strings.Contains(text, "x509") || strings.Contains(text, "tls"):
 		return fmt.Errorf("TLS with NATS at %s failed (%w): check KVRELAY_NATS_TLS_CA, KVRELAY_NATS_TLS_CERT, KVRELAY_NATS_TLS_KEY", where, err)
 	default:
-		return fmt.Errorf("connecting to NATS at %s (KVRELAY_NATS_URL): %w", where, err)
+		// Without the address of our end, which differs each time.
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return fmt.Errorf("NATS at %s does not answer as NATS does (%w): check KVRELAY_NATS_URL", where, err)
 	}
 }
 

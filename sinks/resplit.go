@@ -14,7 +14,8 @@ import (
 // goes on at the new L + 1, which stands at or before the old L + 1: it applies
 // a suffix of what it has once more, in order, and then the rest. Stores,
 // removes and clears are idempotent per (tier, hash), so it ends at the same
-// state. For the same reason numbers must never move down: a block that cannot
+// state. The boundaries of frozen envelopes stay where they are: each then ends
+// no later in the stream than it did. For the same reason numbers must never move down: a block that cannot
 // be sent any more is replaced by its removal, not left out.
 func (o *Outbox) splitAgain() {
 	limit := int(o.p.maxEvent.Load())
@@ -25,11 +26,7 @@ func (o *Outbox) splitAgain() {
 	last := o.log.next - 1
 	before := o.log.size(first, last)
 	old := o.log.cut(first)
-	cur, frozen := o.log.cur, 0
-	for frozen < len(o.frozen) && o.frozen[frozen].last < first {
-		frozen++
-	}
-	id := first
+	cur := o.log.cur
 	for _, s := range old {
 		for i := range s.events {
 			m := s.events[i]
@@ -37,11 +34,6 @@ func (o *Outbox) splitAgain() {
 			if !o.addRenumbered(s.bytes(i), m, limit) {
 				o.addPieces(s.bytes(i), m)
 			}
-			if frozen < len(o.frozen) && o.frozen[frozen].last == id {
-				o.frozen[frozen].last = o.log.next - 1
-				frozen++
-			}
-			id++
 		}
 		o.log.pool.put(s)
 	}

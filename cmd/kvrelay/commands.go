@@ -123,7 +123,8 @@ func printFlags(w io.Writer, fs *flag.FlagSet, own map[string]bool) {
 		if def != "" && def != "false" {
 			meaning += " (default " + def + ")"
 		}
-		fmt.Fprintf(w, "  --%s\n        %s\n", name, meaning)
+		fmt.Fprintf(w, "  --%s\n", name)
+		wrap(w, meaning, "        ", 80)
 	}
 	if len(own) > 0 {
 		fmt.Fprintln(w, "\nFlags:")
@@ -144,4 +145,20 @@ func printFlags(w io.Writer, fs *flag.FlagSet, own map[string]bool) {
 			line(s.Flag, s.Meaning, s.Default)
 		}
 	}
+}
+
+// wrap writes text in lines of at most width columns, as far as its words allow.
+func wrap(w io.Writer, text, indent string, width int) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(indent)+len(line)+1+len(word) > width {
+			fmt.Fprintln(w, indent+line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	fmt.Fprintln(w, indent+line)
 }

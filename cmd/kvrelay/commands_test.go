@@ -11,10 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/relay"
+	"go.uber.org/goleak"
 )
 
 // run runs a command line without KVRELAY_ variables of the surroundings.
@@ -61,6 +63,19 @@ func TestEveryCommand(t *testing.T) {
 	}
 }
 
+// The README's table of commands is complete.
+func TestREADMENamesEveryCommand(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands() {
+		if !strings.Contains(string(readme), "`kvrelay "+c.name+"`") {
+			t.Errorf("`kvrelay %s` is not in README.md", c.name)
+		}
+	}
+}
+
 func TestUnknownCommand(t *testing.T) {
 	for args, say := range map[string]string{"confg": `did you mean "config"?`, "VERSION": `did you mean "version"?`, "xyzzy": "The commands are", "help xyzzy": "The commands are"} {
 		code, out, errs := run(t, strings.Fields(args)...)
@@ -85,6 +100,7 @@ func TestRunIsTheDefault(t *testing.T) {
 
 // run waits for an engine that is not there, and ends in order when told to.
 func TestRunEndsWhenTold(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, stop := context.WithCancel(t.Context())
 	logR, logW := io.Pipe()
 	ended := make(chan int)
@@ -110,19 +126,28 @@ func TestRunEndsWhenTold(t *testing.T) {
 	}
 }
 
+// The sleeps are synctest's: they take no time.
 func TestSignals(t *testing.T) {
-	signals, stopped, exited := make(chan os.Signal), make(chan bool), make(chan int)
-	go obey(signals, func() { stopped <- true }, func(code int) { exited <- code })
-	signals <- syscall.SIGTERM
-	<-stopped
-	select {
-	case code := <-exited:
-		t.Fatalf("the first signal ended the process with %d", code)
-	case signals <- syscall.SIGTERM:
-	}
-	if code := <-exited; code != exitUnconfirmed {
-		t.Errorf("code %d", code)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal, 2)
+		stops, code := 0, -1
+		go obey(signals, func() { stops++ }, func(c int) { code = c })
+		signal := func(wantCode int) {
+			t.Helper()
+			signals <- syscall.SIGTERM
+			synctest.Wait()
+			if stops != 1 || code != wantCode {
+				t.Errorf("stopped %d times, exit code %d; want once and %d", stops, code, wantCode)
+			}
+		}
+		signal(-1)
+		signal(-1) // the same wish, told to the whole group
+		time.Sleep(oneWish - time.Millisecond)
+		signal(-1)
+		time.Sleep(time.Minute) // silence is no wish
+		synctest.Wait()
+		signal(exitUnconfirmed)
+	})
 }
 
 func TestExitCodes(t *testing.T) {
@@ -201,10 +226,16 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The overview must fit on a screen.
+// Help must fit on a screen.
 func TestOverviewIsShort(t *testing.T) {
 	_, out, _ := run(t, "help")
 	if n := strings.Count(out, "\n"); n > 30 {
 		t.Errorf("%d lines", n)
+	}
+	_, out, _ = run(t, "run", "-h")
+	for line := range strings.Lines(out) {
+		if len(line) > 90 { // words are not cut
+			t.Errorf("a line of %d columns: %s", len(line), line)
+		}
 	}
 }

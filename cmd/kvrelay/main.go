@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -17,11 +18,17 @@ func main() {
 	os.Exit(dispatch(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// obey takes the first signal as the wish for an orderly end, and the second
+// oneWish is how long more signals count as the same wish: timeout(1), shells
+// and terminals tell a process and then its group, so one wish comes twice.
+const oneWish = 200 * time.Millisecond
+
+// obey takes the first signal as the wish for an orderly end, and the next one
 // as the wish for one at once, whatever NATS has confirmed.
 func obey(signals <-chan os.Signal, stop func(), exit func(code int)) {
 	<-signals
 	stop()
-	<-signals
+	for first := time.Now(); time.Since(first) < oneWish; {
+		<-signals
+	}
 	exit(exitUnconfirmed)
 }

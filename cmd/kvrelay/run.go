@@ -34,8 +34,8 @@ func runRun(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.W
 	if err != nil {
 		return fail(stderr, "run", err)
 	}
-	defer stopLog()
 	err = relayEvents(ctx, cfg, log, stdout)
+	stopLog() // its last counts come before the last line
 	code = exitCode(err)
 	if err != nil {
 		log.Error("ended", "err", err, "exit_code", code)

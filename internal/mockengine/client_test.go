@@ -165,3 +165,5 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+func deadline() time.Time { return time.Now().Add(patience) }

@@ -1,0 +1,6 @@
+//go:build integration && race
+
+package integration
+
+// The program under test is built as the tests are.
+const raceEnabled = true

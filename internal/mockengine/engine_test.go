@@ -1,0 +1,642 @@
+package mockengine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-zeromq/zmq4"
+)
+
+// follow applies the payloads of a replay in order and returns what they hold.
+func follow(t testing.TB, messages [][][]byte, blockSize int) map[uint64]int {
+	t.Helper()
+	r := newEventReader()
+	for _, m := range messages {
+		_, events, _, err := decodeBatch(m[len(m)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if problem := r.read(events, blockSize); problem != "" {
+			t.Fatal(problem)
+		}
+	}
+	return r.copies
+}
+
+func TestEngineStory(t *testing.T) {
+	for _, o := range []Options{
+		{Encoding: Array, Hashes: Signed, Replay: Reply3, OmitRank: true},
+		{Encoding: Map, BatchEncoding: Map, Hashes: BytesHash},
+	} {
+		o.BlockSize, o.Blocks, o.Topic = 4, 6, "kv@a@b"
+		e := start(t, o)
+		r := e.Rank(0)
+		sub := subscribe(t, r.Publisher, r.Endpoint(), "kv@")
+		prompt := append(slices.Clone(golden), 1)
+		other := from32(100, 121)
+
+		if hit, err := e.Prompt(prompt, PromptOptions{}); err != nil || hit != 0 {
+			t.Fatal(hit, err)
+		}
+		if n := e.Step(); n != 1 {
+			t.Fatalf("%d batches", n)
+		}
+		if n := e.Step(); n != 0 {
+			t.Fatalf("%d batches of a step in which nothing happened", n)
+		}
+		if hit, err := e.Prompt(prompt, PromptOptions{}); err != nil || hit != 8 || r.Hit(prompt) != 8 {
+			t.Fatal(hit, err)
+		}
+		if _, err := e.Prompt(other, PromptOptions{}); err != nil { // needs all 6 blocks
+			t.Fatal(err)
+		}
+		if err := e.Flush(timeout(t)); err != nil {
+			t.Fatal(err)
+		}
+		var live [][][]byte
+		for range 2 {
+			live = append(live, sub.recv())
+		}
+		h := BlockHashes(prompt, 4)
+		_, events, rank, err := decodeBatch(live[1][2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (rank == nil) != o.OmitRank {
+			t.Errorf("rank %v", rank)
+		}
+		// The child goes before its parent, then the new blocks come.
+		want := []Event{
+			{Kind: Removed, Hashes: h[1:]},
+			{Kind: Removed, Hashes: h[:1]},
+			{Kind: Stored, Hashes: BlockHashes(other, 4), Tokens: other[:20]},
+		}
+		if !reflect.DeepEqual(events, want) {
+			t.Errorf("events %v, want %v", events, want)
+		}
+		if hit := r.Hit(prompt); hit != 0 {
+			t.Errorf("hit %d after eviction", hit)
+		}
+		if got := follow(t, live, 4); !maps.Equal(got, r.Truth()) {
+			t.Errorf("live %v, truth %v", got, r.Truth())
+		}
+		replay := dial(t, r.ReplayEndpoint(), zmq4.Dealer)
+		if got := replay.ask(0); !reflect.DeepEqual(payloadsOf(got), payloadsOf(live)) {
+			t.Error("the replay differs from live")
+		}
+	}
+}
+
+func payloadsOf(messages [][][]byte) (out [][]byte) {
+	for _, m := range messages {
+		out = append(out, m[len(m)-1])
+	}
+	return out
+}
+
+func from32(a, b uint32) (out []uint32) {
+	for ; a < b; a++ {
+		out = append(out, a)
+	}
+	return out
+}
+
+func TestPromptErrors(t *testing.T) {
+	e, err := New(Options{BlockSize: 4, Blocks: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Prompt(nil, PromptOptions{}); !errors.Is(err, ErrPrompt) {
+		t.Error(err)
+	}
+	if _, err := e.Prompt(from32(0, 17), PromptOptions{}); !errors.Is(err, ErrPrompt) {
+		t.Error(err)
+	}
+	if _, err := e.Prompt(from32(0, 10), PromptOptions{Answer: 7}); !errors.Is(err, ErrPrompt) {
+		t.Error(err)
+	}
+	if _, err := e.Prompt(golden, PromptOptions{Rank: 1}); err == nil {
+		t.Error("a rank that is not there")
+	}
+	r := e.Rank(0)
+	r.Kill()
+	if _, err := e.Prompt(golden, PromptOptions{}); !errors.Is(err, ErrDown) || r.Step() || !errors.Is(r.Clear(), ErrDown) {
+		t.Errorf("a dead rank works: %v", err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Prompt(golden, PromptOptions{Answer: 8}); err != nil || !r.Step() {
+		t.Error(err)
+	}
+}
+
+// TestPromptMakesRoom: a prompt by hand ends requests of the workload, it is not refused.
+func TestPromptMakesRoom(t *testing.T) {
+	e, err := New(Options{BlockSize: 4, Blocks: 16, Workload: &Workload{Arrivals: 4, AnswerBlocks: 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300 {
+		e.Step()
+		if _, err := e.Prompt(from32(uint32(i), uint32(i)+50), PromptOptions{Answer: 10}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+}
+
+func TestAnswerIsRepeatable(t *testing.T) {
+	e, err := New(Options{BlockSize: 4, Blocks: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first, err := e.complete(golden, PromptOptions{Answer: 12})
+	if err != nil || len(first) != 12 {
+		t.Fatal(first, err)
+	}
+	hit, again, err := e.complete(golden, PromptOptions{Answer: 12})
+	if err != nil || !slices.Equal(first, again) || hit != 4 {
+		t.Errorf("hit %d, answers %v and %v, %v", hit, first, again, err)
+	}
+	if hit := e.Rank(0).Hit(append(slices.Clone(golden), append(first, 1)...)); hit != 20 {
+		t.Errorf("a further turn hits %d tokens, want 20", hit)
+	}
+}
+
+// TestWorkload: prompts share prefixes, blocks are evicted, and what the events
+// say is what the pool holds, at every step.
+func TestWorkload(t *testing.T) {
+	for _, w := range []Workload{{}, {ClearEvery: 50}, {Arrivals: 4, FollowUps: 0.9, AnswerBlocks: 6}} {
+		for _, dup := range []bool{false, true} {
+			r := newEventReader()
+			removed, stored, cleared := 0, 0, 0
+			var problem string
+			e, err := New(Options{BlockSize: 4, Blocks: 48, Duplicates: dup, Workload: &w, Observe: func(b Published) {
+				_, events, _, err := decodeBatch(b.Payload)
+				if err != nil {
+					problem = err.Error()
+				}
+				for _, e := range events {
+					removed += boolInt(e.Kind == Removed)
+					stored += boolInt(e.Kind == Stored)
+					cleared += boolInt(e.Kind == Cleared)
+				}
+				if p := r.read(events, 4); p != "" {
+					problem = p
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			hits := 0
+			for step := range 2000 {
+				e.Step()
+				if problem != "" || !maps.Equal(r.copies, e.Rank(0).Truth()) {
+					t.Fatalf("%+v step %d: %s; the events hold %d blocks, the pool %d", w, step, problem, len(r.copies), len(e.Rank(0).Truth()))
+				}
+				tr := e.Rank(0).traffic
+				hits += boolInt(e.Rank(0).Hit(append(tr.prefixes[step%8], 1)) > 0)
+			}
+			if removed < 200 || stored < 200 || hits < 50 || (cleared > 0) != (w.ClearEvery > 0) {
+				t.Errorf("%+v: %d stored, %d removed, %d cleared, %d hits", w, stored, removed, cleared, hits)
+			}
+		}
+	}
+}
+
+// TestOvertake: the new process is past the old one's numbers before anybody
+// can connect.
+func TestOvertake(t *testing.T) {
+	e := start(t, Options{BlockSize: 4, Blocks: 32, Workload: &Workload{Steps: 5000}, Faults: faults(t, "overtake=1")})
+	r := e.Rank(0)
+	live := subscribe(t, r.Publisher, r.Endpoint(), "")
+	for range 5 {
+		before, incarnation := r.NextSeq(), r.Incarnation()
+		e.Step()
+		if r.NextSeq() <= before || r.Incarnation() != incarnation+1 {
+			t.Fatalf("after %d comes %d, process %d after %d", before, r.NextSeq(), r.Incarnation(), incarnation)
+		}
+	}
+	rest, _ := io.ReadAll(live.nc)
+	track := frameTracker{}
+	if track.wrote(rest); track.between() {
+		t.Error("the old connection did not end in mid-frame")
+	}
+	if got := dial(t, r.ReplayEndpoint(), zmq4.Dealer).ask(0); uint64(len(got)) != r.NextSeq() {
+		t.Errorf("%d batches of %d", len(got), r.NextSeq())
+	}
+}
+
+func TestWorkloadEnds(t *testing.T) {
+	e, err := New(Options{Workload: &Workload{Steps: 20}, Faults: faults(t, "kill=3,freeze=3")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for !e.Done() {
+		if e.Step(); n > 2000 {
+			t.Fatal("the workload does not end")
+		}
+		n++
+	}
+	for range 200 {
+		if e.Step() != 0 || !e.Done() {
+			t.Fatal("something happens after the end")
+		}
+	}
+}
+
+// TestFullReports: a share of the workload's requests announces what it reuses.
+func TestFullReports(t *testing.T) {
+	announced := 0
+	o := Options{BlockSize: 4, Blocks: 512, Workload: &Workload{FullReports: 0.5}}
+	o.Observe = func(b Published) {
+		_, events, _, err := decodeBatch(b.Payload)
+		if err != nil {
+			t.Error(err)
+		}
+		for i, e := range events[1:] {
+			before := events[i]
+			if before.Kind == Stored && !before.HasParent && e.Kind == Stored && e.HasParent && e.Parent == before.Hashes[len(before.Hashes)-1] {
+				announced++
+			}
+		}
+	}
+	e, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 300 {
+		e.Step()
+	}
+	if announced < 20 {
+		t.Errorf("%d announcements with what was computed after them", announced)
+	}
+}
+
+// TestLifecycle: what clients see of the ends and beginnings of an engine.
+func TestLifecycle(t *testing.T) {
+	o := Options{BlockSize: 4, Blocks: 64}
+	prompt := func(e *Engine, n uint32) {
+		t.Helper()
+		if _, err := e.Prompt(from32(n, n+9), PromptOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if e.Step() != 1 {
+			t.Fatal("no batch")
+		}
+	}
+	// current expects that the engine answers as the n-th process, with one batch.
+	current := func(e *Engine, n int) {
+		t.Helper()
+		r := e.Rank(0)
+		c := dial(t, r.ReplayEndpoint(), zmq4.Dealer)
+		got := c.ask(0)
+		if !slices.Equal(seqs(got), []uint64{0}) || r.Incarnation() != n || !maps.Equal(follow(t, got, 4), r.Truth()) || len(r.Truth()) != 2 {
+			t.Errorf("process %d replays %d and holds %v", r.Incarnation(), seqs(got), r.Truth())
+		}
+	}
+	ended := func(c *client) []byte {
+		t.Helper()
+		rest, err := io.ReadAll(c.nc)
+		if err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Fatalf("the connection was not closed: %v", err)
+		}
+		return rest
+	}
+
+	t.Run("restart", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		at, replayAt := r.Endpoint(), r.ReplayEndpoint()
+		live, replay := subscribe(t, r.Publisher, at, ""), dial(t, replayAt, zmq4.Dealer)
+		prompt(e, 1)
+		live.recv()
+		e.Restart()
+		if len(r.Truth()) != 0 || r.NextSeq() != 0 || r.Subscribers() != 0 {
+			t.Error("the new process remembers the old one")
+		}
+		if rest := ended(live); len(rest) != 0 {
+			t.Errorf("%x after the last message", rest)
+		}
+		ended(replay)
+		if r.Endpoint() != at || r.ReplayEndpoint() != replayAt {
+			t.Error("the address moved")
+		}
+		again := subscribe(t, r.Publisher, at, "")
+		prompt(e, 2)
+		if got := seqs([][][]byte{again.recv()}); got[0] != 0 {
+			t.Errorf("begins with %d", got[0])
+		}
+		current(e, 1)
+	})
+	t.Run("kill", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		live := subscribe(t, r.Publisher, r.Endpoint(), "")
+		prompt(e, 1)
+		live.recv()
+		e.Kill()
+		track := frameTracker{}
+		if track.wrote(ended(live)); track.between() {
+			t.Error("it did not end in mid-frame")
+		}
+		for _, endpoint := range []string{r.Endpoint(), r.ReplayEndpoint()} {
+			if _, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://")); err == nil {
+				t.Errorf("%s of a dead engine can be reached", endpoint)
+			}
+		}
+		if err := r.Start(); err != nil {
+			t.Fatal(err)
+		}
+		prompt(e, 2)
+		current(e, 1)
+	})
+	t.Run("cut", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		live := subscribe(t, r.Publisher, r.Endpoint(), "")
+		prompt(e, 1)
+		live.recv()
+		r.Cut()
+		track := frameTracker{}
+		if track.wrote(ended(live)); track.between() {
+			t.Error("it did not end in mid-frame")
+		}
+		current(e, 0)
+	})
+	t.Run("freeze", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		live := subscribe(t, r.Publisher, r.Endpoint(), "")
+		r.Freeze()
+		if _, err := e.Prompt(golden, PromptOptions{}); !errors.Is(err, ErrDown) {
+			t.Error(err)
+		}
+		if err := live.SendCmd(zmq4.CmdPing, []byte{0, 1}); err != nil {
+			t.Fatal(err)
+		}
+		still(t, live.nc)
+		r.Thaw()
+		if cmd, err := live.RecvCmd(); err != nil || cmd.Name != zmq4.CmdPong {
+			t.Errorf("%+v, %v", cmd, err)
+		}
+		prompt(e, 1)
+		live.recv()
+		current(e, 0)
+	})
+	t.Run("half open", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		live := subscribe(t, r.Publisher, r.Endpoint(), "")
+		prompt(e, 1)
+		live.recv()
+		r.HalfOpen()
+		prompt(e, 2)
+		still(t, live.nc)
+		current(e, 1)
+	})
+	t.Run("silent", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		prompt(e, 1)
+		r.Silence(true)
+		c := dial(t, r.ReplayEndpoint(), zmq4.Dealer)
+		c.send(nil, seqFrame(0))
+		still(t, c.nc)
+		r.Silence(false)
+		current(e, 0)
+	})
+	t.Run("replay closed", func(t *testing.T) {
+		e := start(t, o)
+		r := e.Rank(0)
+		prompt(e, 1)
+		c := dial(t, r.ReplayEndpoint(), zmq4.Dealer)
+		r.CloseReplay()
+		ended(c)
+		if _, err := net.Dial("tcp", strings.TrimPrefix(r.ReplayEndpoint(), "tcp://")); err == nil {
+			t.Error("a closed ROUTER can be reached")
+		}
+		if err := r.OpenReplay(); err != nil {
+			t.Fatal(err)
+		}
+		current(e, 0)
+	})
+}
+
+// TestFaultyEngines: under each fault, and under all, an engine with sockets
+// ends with a replay buffer that gives exactly what it holds.
+func TestFaultyEngines(t *testing.T) {
+	all := "drop,burst=5,restart=80,overtake=90,kill=80,cut=60,freeze=60,halfopen=90,silent,burn,garbage,late=7,slowjoin=9"
+	for _, text := range append(strings.Split(all, ","), all, "truncate=3", "holes=3") {
+		t.Run(text, func(t *testing.T) {
+			e := start(t, Options{BlockSize: 4, Blocks: 32, Workload: &Workload{Steps: 300}, Seed: 5, Faults: faults(t, text)})
+			r := e.Rank(0)
+			for range 5000 {
+				if e.Done() {
+					break
+				}
+				e.Step()
+			}
+			if !e.Done() {
+				t.Fatal("the workload does not end")
+			}
+			kind, _, _ := strings.Cut(text, "=")
+			if slices.Contains([]string{"restart", "overtake", "kill", "halfopen", "drop,burst"}, kind) != (r.Incarnation() > 0) {
+				t.Errorf("%d restarts", r.Incarnation())
+			}
+			reader := newEventReader()
+			next := uint64(0)
+			for next < r.NextSeq() { // truncated and holed replays need several rounds
+				for _, m := range patientAsk(t, r, next, strings.Contains(text, "truncate")) {
+					seq := seqs([][][]byte{m})[0]
+					if seq < next {
+						continue
+					}
+					if seq > next && strings.Contains(text, "holes") {
+						break
+					}
+					next = seq + 1
+					payload := m[len(m)-1]
+					if len(payload) < 20 || payload[0] == 0x91 || payload[0] == 0xc1 {
+						continue // garbage
+					}
+					_, events, _, err := decodeBatch(payload)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if problem := reader.read(events, 4); problem != "" {
+						t.Fatal(problem)
+					}
+				}
+				if strings.Contains(text, "burn") {
+					break // the last numbers may be burned
+				}
+			}
+			if !maps.Equal(reader.copies, r.Truth()) || len(r.Truth()) == 0 {
+				t.Errorf("replayed %d blocks, the engine holds %d", len(reader.copies), len(r.Truth()))
+			}
+		})
+	}
+}
+
+// patientAsk asks until there is an answer: with the fault silent half of the
+// requests get none. The request after it ends the wait: the end marker of a
+// start that is beyond everything.
+func patientAsk(t *testing.T, r *Rank, start uint64, truncated bool) [][][]byte {
+	t.Helper()
+	for range 50 {
+		c := dial(t, r.ReplayEndpoint(), zmq4.Dealer)
+		c.send(nil, seqFrame(start))
+		for range 20 {
+			c.send(nil, seqFrame(endSeq)) // some of these are answered
+		}
+		var out [][][]byte
+		for {
+			m := c.recv()
+			if isEnd(m) {
+				break
+			}
+			out = append(out, m)
+		}
+		_ = c.Close()
+		if len(out) > 0 {
+			return out
+		}
+	}
+	t.Fatal("the ROUTER never answers")
+	return nil
+}
+
+func TestRate(t *testing.T) {
+	e := start(t, Options{BlockSize: 4, Blocks: 32, Ranks: 2, FirstRank: 4, Rate: 500, Workload: &Workload{}})
+	for i, r := range e.Ranks() {
+		if r.Number() != 4+i {
+			t.Errorf("rank %d", r.Number())
+		}
+		c := subscribe(t, r.Publisher, r.Endpoint(), "")
+		for range 20 {
+			_, _, rank, err := decodeBatch(c.recv()[2])
+			if err != nil || number(rank) != uint64(4+i) {
+				t.Fatal(rank, err)
+			}
+		}
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	if _, err := Start(Options{EventPort: port}); err == nil || !strings.Contains(err.Error(), "rank 0: event socket") {
+		t.Errorf("Start: %v", err)
+	}
+	// A program says so and goes on: the rank is not advertised, the other is.
+	e, err := New(Options{EventPort: port - 1, Ranks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Listen(); err == nil || !strings.Contains(err.Error(), "rank 1: event socket") {
+		t.Fatalf("Listen: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	if got := e.Sources(); len(got) != 1 || got[0].Rank != 0 {
+		t.Errorf("sources %v", got)
+	}
+	for _, r := range e.Ranks() {
+		if _, err := e.Prompt(from32(0, 32), PromptOptions{Rank: r.Number()}); err != nil {
+			t.Error(err)
+		}
+	}
+	e.Step()
+	if got := dial(t, e.Rank(0).ReplayEndpoint(), zmq4.Dealer).ask(0); len(got) != 1 {
+		t.Errorf("%d batches", len(got))
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDecodeRole(t *testing.T) {
+	e := start(t, Options{Role: Decode})
+	if hit, err := e.Prompt(append(from32(0, 64), 1), PromptOptions{}); err != nil || hit != 0 {
+		t.Fatal(err)
+	}
+	if e.Step() != 0 || len(e.Sources()) != 0 || e.Rank(0).Endpoint() != "" {
+		t.Error("a decode engine publishes")
+	}
+	if hit := e.Rank(0).Hit(append(from32(0, 64), 1)); hit != 64 {
+		t.Errorf("hit %d", hit)
+	}
+}
+
+func TestNoReplay(t *testing.T) {
+	e := start(t, Options{Replay: NoReplay, BlockSize: 4})
+	r := e.Rank(0)
+	if r.ReplayEndpoint() != "" || r.ReplayPort() != 0 {
+		t.Error("there is a replay endpoint")
+	}
+	c := subscribe(t, r.Publisher, r.Endpoint(), "")
+	if _, err := e.Prompt(golden, PromptOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Flush(timeout(t)); err != nil {
+		t.Fatal(err)
+	}
+	c.recv()
+	r.CloseReplay()
+	e.Restart()
+	e.Kill()
+}
+
+// BenchmarkPublish is one batch of one block to one subscriber over loopback.
+func BenchmarkPublish(b *testing.B) {
+	e, err := Start(Options{BlockSize: 16, Blocks: 1024})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	r := e.Rank(0)
+	c := subscribe(b, r.Publisher, r.Endpoint(), "")
+	go func() { _, _ = io.Copy(io.Discard, c.nc) }()
+	prompt := from32(0, 17)
+	b.ReportAllocs()
+	for b.Loop() {
+		prompt[0]++
+		if _, err := e.Prompt(prompt, PromptOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		e.Step()
+	}
+}
+
+// BenchmarkReplay is a replay of 10 000 batches of 1 KB.
+func BenchmarkReplay(b *testing.B) {
+	p := publisher(b, PublisherOptions{})
+	for range 10_000 {
+		p.Publish(make([]byte, 1024))
+	}
+	c := dial(b, p.endpoint(), zmq4.Dealer)
+	b.SetBytes(10_000 * 1024)
+	for b.Loop() {
+		if err := c.nc.SetDeadline(deadline()); err != nil {
+			b.Fatal(err)
+		}
+		if got := c.ask(0); len(got) != 10_000 {
+			b.Fatalf("%d replies", len(got))
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kvrelay/kvrelay/discovery"
+)
+
+// pub is a bare PUB whose frames a test makes itself.
+type pub struct {
+	t *testing.T
+	s zmq4.Socket
+}
+
+func newPub(t *testing.T) *pub {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pub{t: t, s: zmq4.NewPub(ctx)}
+	t.Cleanup(func() { p.s.Close(); cancel() })
+	return p
+}
+
+func (p *pub) bind() string {
+	p.t.Helper()
+	if err := p.s.Listen("tcp://127.0.0.1:0"); err != nil {
+		p.t.Fatal(err)
+	}
+	return "tcp://" + p.s.Addr().String()
+}
+
+// until sends frames until ok: a PUB drops what comes before the subscription.
+func (b *bench) until(what string, send func(), ok func() bool) {
+	b.t.Helper()
+	b.await(what, func() bool {
+		send()
+		return ok()
+	})
+}
+
+func (p *pub) send(frames ...[]byte) {
+	if err := p.s.Send(zmq4.NewMsgFrom(frames...)); err != nil {
+		p.t.Errorf("PUB: %v", err)
+	}
+}
+
+func seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// stored is a batch that stores one block of four tokens.
+func stored(hash uint64) []byte {
+	b, err := msgpack.Marshal([]any{float64(time.Now().UnixMicro()) / 1e6, []any{
+		[]any{"BlockStored", []uint64{hash}, nil, []int{1, 2, 3, int(hash)}, 4},
+	}})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func source(endpoint string, change func(*discovery.Source)) []discovery.Source {
+	src := discovery.Source{Engine: endpoint, Kind: "static", Endpoint: endpoint, Ranks: 1}
+	if change != nil {
+		change(&src)
+	}
+	return []discovery.Source{src}
+}
+
+// Engines that send no sequence number are relayed as well as can be.
+func TestBatchesWithoutSeq(t *testing.T) {
+	for name, topic := range map[string][]byte{"topic payload": []byte("kv@pod@model"), "payload": nil} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, setup{later: true})
+			p := newPub(t)
+			b.update(source(p.bind(), nil))
+			n := uint64(0)
+			b.until("blocks", func() {
+				n++
+				if topic == nil {
+					p.send(stored(n))
+				} else {
+					p.send(topic, stored(n))
+				}
+			}, func() bool { return len(b.held(0)) >= 5 })
+			if !b.logged("without sequence numbers") {
+				t.Error("the log does not say that gaps cannot be seen")
+			}
+			if s := b.source(0); s.Cursor.Losses != 0 || s.Connects != 1 {
+				t.Errorf("cursor: %+v", s.Cursor)
+			}
+		})
+	}
+}
+
+func TestTopics(t *testing.T) {
+	for _, exact := range []bool{false, true} {
+		t.Run(fmt.Sprintf("exact=%v", exact), func(t *testing.T) {
+			b := start(t, setup{later: true})
+			p := newPub(t)
+			b.update(source(p.bind(), func(s *discovery.Source) { s.Topic, s.TopicExact = "kv@a", exact }))
+			n := uint64(0)
+			b.until("blocks", func() {
+				p.send([]byte("kv@b"), seq(n), stored(300+n))
+				if exact {
+					p.send([]byte("kv@ab"), seq(n), stored(200+n))
+				}
+				p.send([]byte([]string{"kv@a", "kv@ab"}[n%2*uint64(boolInt(!exact))]), seq(n), stored(100+n))
+				n++
+			}, func() bool { return len(b.held(0)) >= 4 })
+			for h := range b.held(0) {
+				if h >= 300 || exact && h >= 200 {
+					t.Errorf("block %d came from another topic", h)
+				}
+			}
+			if s := b.source(0); exact && s.Filtered == 0 {
+				t.Error("nothing was filtered")
+			}
+		})
+	}
+}
+
+// Messages that no engine sends cost nothing but themselves.
+func TestForeignMessages(t *testing.T) {
+	b := start(t, setup{later: true})
+	p := newPub(t)
+	b.update(source(p.bind(), nil))
+	n := uint64(0)
+	b.until("blocks", func() {
+		p.send(nil, seq(n), stored(n))
+		p.send(nil, []byte{1, 2, 3}, stored(900))
+		p.send(nil, seq(n), stored(901), nil)
+		p.send(nil, seq(1<<64-1), stored(902))
+		n++
+	}, func() bool { return len(b.held(0)) >= 5 })
+	for h := range b.held(0) {
+		if h >= 900 {
+			t.Errorf("block %d came from a message that is no batch", h)
+		}
+	}
+	s := b.source(0)
+	if s.RefusedFrames == 0 || s.Cursor.Malformed == 0 || s.Connects != 1 {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// An engine whose PUB connects out is one stream; a second one is refused.
+func TestListen(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	b := start(t, setup{later: true})
+	b.update(source("listen:tcp://"+addr, nil))
+	p := newPub(t)
+	if err := p.s.Dial("tcp://" + addr); err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(0)
+	b.until("blocks", func() { p.send(nil, seq(n), stored(n)); n++ }, func() bool { return len(b.held(0)) >= 3 })
+	second, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if err := second.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := second.Read(make([]byte, 64)); err == nil {
+		t.Fatalf("a second publisher was answered with %d bytes", n)
+	}
+	if !b.logged("a second publisher connected") {
+		t.Error("the refusal is not in the log")
+	}
+	p.s.Close()
+	other := newPub(t)
+	b.await("the end of the first", func() bool { return b.source(0).LiveSince.IsZero() })
+	if err := other.s.Dial("tcp://" + addr); err != nil {
+		t.Fatal(err)
+	}
+	n = 0
+	b.until("blocks of the other engine", func() { other.send(nil, seq(n), stored(5000+n)); n++ }, func() bool {
+		for h := range b.held(0) {
+			if h < 5000 {
+				return false
+			}
+		}
+		return len(b.held(0)) >= 3
+	})
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
