@@ -42,11 +42,13 @@ lint: need-go ## gofmt, go vet, staticcheck (pinned in go.mod)
 fmt: need-go ## format every Go file
 	gofmt -w $(GOFILES)
 
-generate: need-go ## rewrite the parts of the documentation that come from the code
+generate: need-go ## rewrite what comes from other files: parts of the documentation, code of the protos
 	$(GO) run ./internal/docgen
+	$(GO) run ./internal/enginepb/gen
 
 check-generated: need-go ## fail when `make generate` would change something
 	$(GO) run ./internal/docgen -check
+	$(GO) run ./internal/enginepb/gen -check
 
 venv: $(VENV)/.ready ## Python packages of the integration tests, in .venv
 

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +44,7 @@ var checks = []struct {
 		}
 	}},
 	{[]string{"ENGINE", "ENDPOINTS", "DISCOVERY_URL"}, (*loader).checkEngine},
+	{[]string{"DISCOVERY_URL", "DISCOVERY_TOKEN"}, (*loader).checkToken},
 	{[]string{"ENDPOINTS", "REPLAY_ENDPOINTS", "RANKS", "FIRST_RANK"}, (*loader).checkRanks},
 	{[]string{"HEARTBEAT", "PEER_TIMEOUT"}, func(l *loader) {
 		if l.cfg.PeerTimeout <= l.cfg.Heartbeat {
@@ -144,9 +147,22 @@ func (l *loader) checkEngine() {
 		l.problemOf("DISCOVERY_URL", "want no DISCOVERY_URL with ENGINE=static: the endpoints are "+Prefix+"_ENDPOINTS")
 	case c.Engine != EngineStatic && c.Engine != EngineAuto && listed:
 		l.problemOf("ENGINE", "want auto or static with "+Prefix+"_ENDPOINTS, or no ENDPOINTS: ENGINE="+c.Engine+" asks the engine for them")
-	case c.Engine == EngineAuto && !listed && !discovers():
-		l.problemOf("ENDPOINTS", "want the engine's PUB endpoint, such as tcp://127.0.0.1:5557: finding the engine by itself is not in this version")
+	case c.Engine == EngineOpenEngine && strings.HasPrefix(strings.ToLower(string(c.DiscoveryURL)), "http"):
+		l.problemOf("DISCOVERY_URL", "want grpc:// or grpcs:// with ENGINE=openengine, which speaks gRPC alone")
 	}
+}
+
+// checkToken: a token does not cross the network in the clear.
+func (l *loader) checkToken() {
+	u, err := url.Parse(string(l.cfg.DiscoveryURL))
+	if err != nil || l.cfg.DiscoveryToken == "" || l.cfg.DiscoveryURL == "" || strings.HasSuffix(u.Scheme, "s") {
+		return
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return
+	}
+	l.problemOf("DISCOVERY_URL", "want "+u.Scheme+"s:// with DISCOVERY_TOKEN: the token would cross the network in the clear")
 }
 
 // checkRanks: every rank has a number, a live endpoint and at most one replay

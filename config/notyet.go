@@ -4,12 +4,7 @@ import "strings"
 
 // notYet lists what settings.md knows and this version does not do, as
 // NAME=value or, for any value, NAME. Whoever builds one deletes its line.
-// Without the line DISCOVERY_URL, ENGINE=auto may look for the engine by itself.
 var notYet = []string{
-	"ENGINE=vllm",
-	"ENGINE=sglang",
-	"ENGINE=openengine",
-	"DISCOVERY_URL",
 	"SINK=jetstream",
 	"MEMBERSHIP=file",
 	"MEMBERSHIP=etcd",
@@ -28,14 +23,4 @@ func (l *loader) checkNotYet() {
 			l.problemOf(name, feature+" is not in this version")
 		}
 	}
-}
-
-// discovers says whether this version can find an engine by itself.
-func discovers() bool {
-	for _, feature := range notYet {
-		if feature == "DISCOVERY_URL" {
-			return false
-		}
-	}
-	return true
 }

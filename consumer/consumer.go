@@ -82,9 +82,8 @@ type Stats struct {
 // Consumer follows the router events of many ranks. Make one with New and
 // call Run once.
 type Consumer struct {
-	o       Options
-	subject string
-	inbox   string // prefix of reply subjects: <inbox>.<worker>.<rank>.<question>
+	o     Options
+	inbox string // prefix of reply subjects: <inbox>.<worker>.<rank>.<question>
 
 	// Owned by Run.
 	ranks      map[Rank]*follower

@@ -27,7 +27,6 @@ type world struct {
 	pubs   uint64
 
 	f       *follower
-	jit     float64
 	state   map[blockKey]Entry
 	heldMax int
 	used    int

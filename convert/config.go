@@ -38,7 +38,9 @@ type Config struct {
 	RemovesForCleared bool
 
 	// MaxBlocks bounds the ledger: (tier, hash) pairs present at one time, about
-	// 50 bytes each. A store beyond it is dropped as ledger_full. 0: 4 194 304.
+	// 50 bytes each, 60 after long churn. What a store has beyond it is dropped as
+	// ledger_full. 0: 4 194 304; above some ten million a bound of the ledger's
+	// own has the same effect.
 	MaxBlocks int
 }
 

@@ -32,23 +32,32 @@ func (l *ledger) otherGroup(e *entry, group uint8) *side {
 	return nil
 }
 
-// setCounts stores the numbers of one group of an entry. It reports whether one
-// of them is more than can be kept.
+// setCounts stores the numbers of one group of an entry. It reports whether
+// some of them are more than can be kept: of copies of the first group, or of
+// records in the side table.
 func (l *ledger) setCounts(e *entry, group uint8, c counts) (capped bool) {
+	full := l.sides.live >= l.maxSides
 	if group == e.group {
 		if c.copies > math.MaxUint16 {
 			c.copies, capped = math.MaxUint16, true
 		}
 		e.copies = uint16(c.copies)
-		if e.side != 0 || c.announced|c.taken != 0 {
-			s := l.firstSide(e)
-			s.announced, s.taken = c.announced, c.taken
-			l.dropIdleSide(e)
+		switch {
+		case e.side == 0 && c.announced|c.taken == 0:
+			return capped
+		case e.side == 0 && full:
+			return true
 		}
+		s := l.firstSide(e)
+		s.announced, s.taken = c.announced, c.taken
+		l.dropIdleSide(e)
 		return capped
 	}
 	s := l.otherGroup(e, group)
 	if s == nil {
+		if full {
+			return c.present()
+		}
 		first := l.firstSide(e)
 		first.next = l.sides.add(side{group: group, next: first.next})
 		s = l.otherGroup(e, group)

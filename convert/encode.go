@@ -137,7 +137,7 @@ func appendObjects(dst []byte, objects []MMObject) []byte {
 
 // MaxEventSize is an upper bound for what AppendEvent and AppendEventSingle add
 // for e, whatever worker, rank and id are; seldom above the truth by more than
-// 60 bytes and, for small hashes, 16 bytes a block.
+// 120 bytes and, for small hashes, 16 bytes a block.
 func MaxEventSize(e *RouterEvent) int {
 	n := maxEnvelope + len(e.Hashes)*maxUint + len(e.Blocks)*maxBlockSize
 	if e.SessionID != nil {

@@ -52,6 +52,7 @@ type sides struct {
 	chunks []*[sideChunk]side
 	free   uint32 // slot + 1
 	used   int    // slots ever handed out
+	live   int
 }
 
 func (t *sides) at(ref uint32) *side {
@@ -60,6 +61,7 @@ func (t *sides) at(ref uint32) *side {
 }
 
 func (t *sides) add(s side) (ref uint32) {
+	t.live++
 	if ref = t.free; ref != 0 {
 		r := t.at(ref)
 		t.free = r.next
@@ -76,6 +78,7 @@ func (t *sides) add(s side) (ref uint32) {
 }
 
 func (t *sides) drop(ref uint32) {
+	t.live--
 	*t.at(ref) = side{next: t.free}
 	t.free = ref
 }

@@ -27,10 +27,9 @@ type hasher struct {
 
 	seed   uint64
 	tokens decode.Tokens
-	stride int // bytes from one block to the next
-	window int // bytes that a block's hash covers
-	ev     *decode.Event
-	keys   []decode.ExtraKey // those of blocks not yet hashed
+	stride int               // bytes from one block to the next
+	window int               // bytes that a block's hash covers
+	keys   []decode.ExtraKey // those of blocks not yet hashed, by block
 	infos  []decode.MMObject
 	plain  bool // no multimodal information at all
 
@@ -47,7 +46,10 @@ func (h *hasher) configure(c *Config) {
 
 // begin prepares for the blocks of ev, which must have tokens for them.
 func (h *hasher) begin(ev *decode.Event, seed, blockSize uint64, eagle bool) {
-	h.ev, h.seed, h.tokens = ev, seed, ev.Tokens
+	if cap(h.buf) > 4*keepBlocks {
+		h.buf = nil // left by a giant block
+	}
+	h.seed, h.tokens = seed, ev.Tokens
 	h.stride = int(4 * blockSize)
 	h.window = h.stride
 	if eagle {
@@ -88,17 +90,14 @@ func (h *hasher) block(i int, o *Output) (tokensHash uint64, mm []MMObject) {
 // objects copies the multimodal objects of block i into o.
 func (h *hasher) objects(i int, o *Output) []MMObject {
 	from := len(o.objects)
-	for ; len(h.infos) > 0 && h.infos[0].Block <= i; h.infos = h.infos[1:] {
+	for ; len(h.infos) > 0 && h.infos[0].Block == i; h.infos = h.infos[1:] {
 		in := &h.infos[0]
-		if in.Block < i {
-			continue
-		}
 		at := len(o.offsets)
 		o.offsets = append(o.offsets, in.Offsets...)
 		o.objects = append(o.objects, MMObject{Hash: in.Hash, Offsets: slices.Clip(o.offsets[at:])})
 	}
-	for ; len(h.keys) > 0 && h.keys[0].Block <= i; h.keys = h.keys[1:] {
-		if k := &h.keys[0]; k.Block == i && k.Str {
+	for ; len(h.keys) > 0 && h.keys[0].Block == i; h.keys = h.keys[1:] {
+		if k := &h.keys[0]; k.Str {
 			if hash, ok := mmHash(k.Text); ok {
 				o.objects = append(o.objects, MMObject{Hash: hash})
 			}

@@ -18,7 +18,8 @@ type ledger struct {
 	salts salts
 	mm    multimodal
 
-	segs    []*segment // by id: slot = id<<segShift | place
+	segs    []*segment        // by id: slot = id<<segShift | place
+	slab    []*[segSize]entry // their entries
 	freeIDs []uint32
 	order   []*segment // published, by base
 	tail    *segment   // last of order, with room; nil: none
@@ -30,6 +31,8 @@ type ledger struct {
 
 	kept    int // entries aside
 	doubted int // published entries with flagDoubted
+
+	maxSides int // records in the side table; a few more for multimodal information
 }
 
 const (
@@ -50,14 +53,14 @@ type segment struct {
 	live    uint32
 	doubted uint32
 	aside   bool
-	entries [segSize]entry
+	entries *[segSize]entry // apart, so that they fill their pages of memory
 }
 
-func newLedger() ledger {
-	return ledger{index: newIndex(), next: 1}
+func newLedger(maxBlocks int) ledger {
+	return ledger{index: newIndex(), next: 1, maxSides: maxBlocks}
 }
 
-func (l *ledger) at(slot uint32) *entry { return &l.segs[slot>>segShift].entries[slot%segSize] }
+func (l *ledger) at(slot uint32) *entry { return &l.slab[slot>>segShift][slot%segSize] }
 
 func (l *ledger) seg(slot uint32) *segment { return l.segs[slot>>segShift] }
 
@@ -74,7 +77,7 @@ func (l *ledger) clear() {
 		spare = append(spare, l.tail)
 	}
 	l.index.clear()
-	*l = ledger{index: l.index, spare: spare, next: l.next}
+	*l = ledger{index: l.index, spare: spare, next: l.next, maxSides: l.maxSides}
 }
 
 // room is how many entries the slab can take at least.
@@ -191,22 +194,22 @@ func (l *ledger) newSegment() *segment {
 		l.spare = l.spare[:n-1]
 		s.used, s.live, s.doubted, s.aside = 0, 0, 0, false
 	} else {
-		s = new(segment)
+		s = &segment{entries: new([segSize]entry)}
 	}
 	if n := len(l.freeIDs); n > 0 {
 		s.id = l.freeIDs[n-1]
 		l.freeIDs = l.freeIDs[:n-1]
-		l.segs[s.id] = s
+		l.segs[s.id], l.slab[s.id] = s, s.entries
 		return s
 	}
 	s.id = uint32(len(l.segs))
-	l.segs = append(l.segs, s)
+	l.segs, l.slab = append(l.segs, s), append(l.slab, s.entries)
 	return s
 }
 
 // recycle takes an empty segment, which is in no list any more.
 func (l *ledger) recycle(s *segment) {
-	l.segs[s.id] = nil
+	l.segs[s.id], l.slab[s.id] = nil, nil
 	l.freeIDs = append(l.freeIDs, s.id)
 	if len(l.spare) < maxSpare {
 		l.spare = append(l.spare, s)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
-	"time"
 )
 
 // heapOf is what is still reachable after f has built it, by the heap.
@@ -74,7 +73,7 @@ func BenchmarkLedgerBytes(b *testing.B) {
 					var l ledger
 					bytes = heapOf(func() {
 						rng := rand.New(rand.NewPCG(1, 1))
-						l = newLedger()
+						l = newLedger(DefaultMaxBlocks)
 						fill(&l, n, rng)
 						if churned {
 							churn(&l, n, rng)
@@ -93,7 +92,7 @@ func BenchmarkLedgerChurn(b *testing.B) {
 	for _, n := range ledgerSizes {
 		b.Run(fmt.Sprintf("%dM", n>>20), func(b *testing.B) {
 			rng := rand.New(rand.NewPCG(1, 1))
-			l := newLedger()
+			l := newLedger(DefaultMaxBlocks)
 			fill(&l, n, rng)
 			b.ResetTimer()
 			b.ReportAllocs()
@@ -106,7 +105,7 @@ func BenchmarkLedgerChurn(b *testing.B) {
 func BenchmarkLedgerLookup(b *testing.B) {
 	for _, n := range ledgerSizes {
 		b.Run(fmt.Sprintf("%dM", n>>20), func(b *testing.B) {
-			l := newLedger()
+			l := newLedger(DefaultMaxBlocks)
 			fill(&l, n, rand.New(rand.NewPCG(1, 1)))
 			var hashes []uint64
 			l.each(0, func(_ uint32, e *entry) bool { hashes = append(hashes, e.hash); return true })
@@ -141,39 +140,5 @@ func BenchmarkLedgerWalk(b *testing.B) {
 			}
 			b.ReportMetric(walkLimit*1e9/float64(b.Elapsed().Nanoseconds())*float64(b.N), "blocks/s")
 		})
-	}
-}
-
-// BenchmarkLedgerLongest reports the longest single operations while a ledger
-// grows, is churned, is cleared: the pauses that a stream's lock would see.
-// Interrupts of the machine are in it.
-func BenchmarkLedgerLongest(b *testing.B) {
-	const n = 1 << 20
-	longest := map[string]time.Duration{}
-	timed := func(name string, f func()) {
-		start := time.Now()
-		f()
-		longest[name] = max(longest[name], time.Since(start))
-	}
-	for b.Loop() {
-		rng := rand.New(rand.NewPCG(1, 1))
-		l := newLedger()
-		hashes := make([]uint64, n)
-		for i := range hashes {
-			hashes[i] = rng.Uint64()
-			timed("add", func() { l.add(Device, hashes[i]) })
-		}
-		rng.Shuffle(n, func(i, k int) { hashes[i], hashes[k] = hashes[k], hashes[i] })
-		for _, h := range hashes[:n*9/10] {
-			timed("remove", func() {
-				slot, e, _ := l.lookup(Device, h)
-				l.remove(slot, e)
-				l.tidy(slot)
-			})
-		}
-		timed("clear", l.clear)
-	}
-	for name, d := range longest {
-		b.ReportMetric(float64(d.Microseconds()), name+"-µs")
 	}
 }

@@ -14,13 +14,14 @@ func TestLedgerChurn(t *testing.T) {
 	for seed, pattern := range []string{"oldest first", "newest first", "at random", "in stripes"} {
 		t.Run(pattern, func(t *testing.T) {
 			g := rand.New(rand.NewPCG(uint64(seed), 7))
-			l := newLedger()
+			l := newLedger(DefaultMaxBlocks)
 			model := ledgerModel{}
 			var keys []placed
 			add := func() {
 				k := placed{Tier(g.IntN(4)), g.Uint64()}
-				_, e := l.add(k.tier, k.hash)
+				slot, e := l.add(k.tier, k.hash)
 				e.tokens = g.Uint64()
+				l.setDoubted(slot, e, g.IntN(3) == 0)
 				model[k] = struct{ number, tokens uint64 }{l.next - 1, e.tokens}
 				keys = append(keys, k)
 			}
@@ -94,7 +95,7 @@ func checkModel(t *testing.T, l *ledger, model ledgerModel) {
 // walk may follow the numbers.
 func TestLedgerSparse(t *testing.T) {
 	g := rand.New(rand.NewPCG(3, 3))
-	l := newLedger()
+	l := newLedger(DefaultMaxBlocks)
 	const kept, skip = 3000, 1000
 	var last []placed
 	for i := range kept * skip {

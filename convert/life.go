@@ -40,7 +40,7 @@ const maxClimb = 4096
 func (r *Rank) Republish(out *Output, max int) (more bool) {
 	l := &r.ledger
 	out.endRun()
-	for n := 0; n < max && len(l.aside) > 0; {
+	for max > 0 && len(l.aside) > 0 {
 		s := l.aside[0]
 		if l.asideAt == int(s.used) {
 			l.aside = l.aside[1:]
@@ -49,10 +49,11 @@ func (r *Rank) Republish(out *Output, max int) (more bool) {
 			continue
 		}
 		slot := s.id<<segShift | uint32(l.asideAt)
-		l.asideAt++
 		if e := l.at(slot); e.flags&flagLive != 0 {
-			n += r.republish(slot, e, out)
+			max -= r.republish(slot, e, max, out)
+			continue // it was published, or max was reached before it
 		}
+		l.asideAt++
 	}
 	if len(l.aside) == 0 {
 		l.aside = nil
@@ -61,8 +62,9 @@ func (r *Rank) Republish(out *Output, max int) (more bool) {
 	return len(l.aside) > 0
 }
 
-// republish publishes a kept entry and, before it, its kept ancestors.
-func (r *Rank) republish(slot uint32, e *entry, out *Output) (n int) {
+// republish publishes a kept entry and, before it, its kept ancestors: at most
+// max of them together.
+func (r *Rank) republish(slot uint32, e *entry, max int, out *Output) (n int) {
 	l := &r.ledger
 	r.climb = append(r.climb[:0], slot)
 	for len(r.climb) < maxClimb && e.hasParent() {
@@ -72,7 +74,7 @@ func (r *Rank) republish(slot uint32, e *entry, out *Output) (n int) {
 		}
 		r.climb = append(r.climb, slot)
 	}
-	for i := len(r.climb) - 1; i >= 0; i-- {
+	for i := len(r.climb) - 1; i >= 0 && n < max; i-- {
 		slot := r.climb[i]
 		e := l.at(slot)
 		if e.flags&flagLive == 0 {

@@ -3,6 +3,8 @@ package convert
 import (
 	"fmt"
 	"testing"
+
+	"github.com/zeebo/xxh3"
 )
 
 // placed is a (tier, hash), as consumers know it.
@@ -72,14 +74,19 @@ func samePicture(t testing.TB, r *Rank, fold picture) {
 	for k, v := range fold {
 		if w, ok := walked[k]; !ok || w != v {
 			t.Errorf("%v %d: published %+v, the ledger has %+v (there: %t)", k.tier, k.hash, v, w, ok)
+			break
 		}
 	}
 	for k := range walked {
 		if _, ok := fold[k]; !ok {
 			t.Errorf("%v %d: in the ledger, not published", k.tier, k.hash)
+			break
 		}
 	}
 	if s := r.Stats(); s.Present != len(fold) {
 		t.Errorf("Present %d, published %d", s.Present, len(fold))
 	}
 }
+
+// hashBytes is the tokens_hash of the base model.
+func hashBytes(b []byte) uint64 { return xxh3.HashSeed(b, routerSeed) }

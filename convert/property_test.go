@@ -10,7 +10,7 @@ import (
 // TestAgainstModel runs random event sequences through Rank and through the
 // model: same router events, same reasons, and the ledger is what was published.
 func TestAgainstModel(t *testing.T) {
-	rounds := 1500
+	rounds := 800
 	if testing.Short() {
 		rounds = 200
 	}

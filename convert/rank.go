@@ -38,7 +38,7 @@ const (
 func New(c Config) *Rank {
 	r := &Rank{
 		cfg:       c,
-		ledger:    newLedger(),
+		ledger:    newLedger(c.maxBlocks()),
 		refused:   memory{limit: maxRefused},
 		ambiguous: memory{limit: maxAmbiguous},
 	}

@@ -1,10 +1,6 @@
 package convert
 
-import (
-	"sort"
-
-	"github.com/kvrelay/kvrelay/decode"
-)
+import "github.com/kvrelay/kvrelay/decode"
 
 // remove publishes the hashes of which no copy is left, or that nobody knew.
 func (r *Rank) remove(ev *decode.Event, tier Tier, group uint8, out *Output) {
@@ -97,45 +93,57 @@ func (r *Rank) publishCleared(out *Output, noDomain bool) {
 	out.endRun()
 }
 
-// sweepSegments bounds what one batch pays for the switch to full reporting:
-// 65 536 entries, below half a millisecond. Larger ledgers take further
-// batches; until then the entries concerned stay published, unless an event
+// sweepLimit bounds what one batch pays for the switch to full reporting, in
+// entries that announcements have touched: below a millisecond. Where there are
+// more, further batches go on; until then those stay published, unless an event
 // touches them.
-const sweepSegments = 64
+const sweepLimit = 4096
 
 // sweep removes the blocks that only announcements kept present.
 func (r *Rank) sweep(out *Output) {
 	l := &r.ledger
 	out.endRun()
 	before := len(out.Events)
-	for n := 0; n < sweepSegments && l.doubted > 0; n++ {
-		i := max(0, sort.Search(len(l.order), func(i int) bool { return l.order[i].base > r.sweepFrom })-1)
-		for i < len(l.order) && l.order[i].doubted == 0 {
-			i++
-		}
-		if i >= len(l.order) {
+	for n := 0; n < sweepLimit && l.doubted > 0; {
+		s := l.doubtedFrom(r.sweepFrom)
+		if s == nil { // round once: what is left comes with the next batch
 			r.sweepFrom = 0
-			continue
+			break
 		}
-		s := l.order[i]
+		n += int(s.doubted)
 		r.sweepFrom = s.lastNumber() + 1
-		for place := range s.used {
-			e := &s.entries[place]
-			if e.flags&flagDoubted == 0 {
-				continue
-			}
-			slot := s.id<<segShift | place
-			l.settleCounts(slot, e)
-			if l.held(e) {
-				continue
-			}
-			out.beginRemove(e.tier(), 1)
-			out.addHash(e.hash)
-			out.closeFull()
-			l.remove(slot, e)
-			r.stats.SelfMadeBlocks++
-		}
+		r.sweepSegment(s, out)
 		l.tidy(s.id << segShift)
 	}
 	r.stats.SelfMadeEvents += uint64(len(out.Events) - before)
+}
+
+func (r *Rank) sweepSegment(s *segment, out *Output) {
+	l := &r.ledger
+	for place := range s.used {
+		e := &s.entries[place]
+		if e.flags&flagDoubted == 0 {
+			continue
+		}
+		slot := s.id<<segShift | place
+		if l.settleCounts(slot, e); l.held(e) {
+			continue
+		}
+		out.beginRemove(e.tier(), 1)
+		out.addHash(e.hash)
+		out.closeFull()
+		l.remove(slot, e)
+		r.stats.SelfMadeBlocks++
+	}
+}
+
+// doubtedFrom is the first segment with doubted entries among those that may
+// hold numbers from first on; nil: none.
+func (l *ledger) doubtedFrom(first uint64) *segment {
+	for _, s := range l.order[l.from(first):] {
+		if s.doubted > 0 {
+			return s
+		}
+	}
+	return nil
 }

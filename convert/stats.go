@@ -23,8 +23,9 @@ const (
 	// BoundMultimodal: 65 536 blocks with, together, 1 048 576 numbers of
 	// multimodal information; of further blocks a snapshot has none.
 	BoundMultimodal
-	// BoundCopies: 65 535 copies of one block in its first group, 2^32 − 1 of
-	// everything else; more are not counted, so the block may go too early.
+	// BoundCopies: 65 535 copies of one block in its first group, and MaxBlocks
+	// records (24 bytes) of announcements and of further groups; more are not
+	// counted, so the block may go too early.
 	BoundCopies
 	// BoundTags: 32 unknown tags told apart; further ones are counted together.
 	BoundTags
@@ -39,7 +40,7 @@ var boundTexts = [numBounds]string{
 	"cache salts in use: blocks of further ones lose their unsalted children",
 	"cache groups: further ones are counted as one",
 	"multimodal information: snapshots have none for further blocks",
-	"copies of one block: more are not counted",
+	"copies of one block, or blocks of several groups: more are not counted",
 	"unknown tags: further ones are counted together",
 }
 

@@ -2,14 +2,16 @@ package convert
 
 import "sort"
 
+// from is the index in order of the first segment that may hold numbers from
+// first on.
+func (l *ledger) from(first uint64) int {
+	return max(0, sort.Search(len(l.order), func(i int) bool { return l.order[i].base > first })-1)
+}
+
 // each calls f for every published entry with a number from first on, in
 // number order, until f returns false. f must not change the ledger.
 func (l *ledger) each(first uint64, f func(slot uint32, e *entry) bool) {
-	i := max(0, sort.Search(len(l.order), func(i int) bool { return l.order[i].base > first })-1)
-	for _, s := range l.order[min(i, len(l.order)):] {
-		if s.live == 0 {
-			continue
-		}
+	for _, s := range l.order[l.from(first):] {
 		for place := range s.used {
 			e := &s.entries[place]
 			if e.flags&flagLive != 0 && s.base+uint64(e.delta) >= first && !f(s.id<<segShift|place, e) {

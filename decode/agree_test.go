@@ -443,7 +443,7 @@ func (m *maker) batch() []byte {
 // also into a Batch that was used before.
 func TestAgreesWithReference(t *testing.T) {
 	m := &maker{Rand: rand.New(rand.NewPCG(11, 13))}
-	const rounds = 10_000
+	const rounds = 6000
 	var used Batch
 	types := map[Type]int{}
 	for range rounds {

@@ -188,6 +188,8 @@ func TestPeekTS(t *testing.T) {
 		{"NaN", enc(list{math.NaN(), nil}), 0, false},
 		{"infinite", enc(list{math.Inf(-1), nil}), 0, false},
 		{"map without ts", enc(dict{"events", list{}}), 0, false},
+		{"ts behind the map", append(enc(dict{"a", 1}), enc(list{"ts", 1.5})[1:]...), 0, false},
+		{"ts behind an empty map", append(enc(dict{}), enc(list{"ts", 1.5})[1:]...), 0, false},
 		{"map, ts text", enc(dict{"ts", "x"}), 0, false},
 		{"map, broken before ts", raw{0x82, 0xa1, 'x', 0xc1, 0xa2, 't', 's', 0x01}, 0, false},
 		{"map, broken key", raw{0x81, 0xc1, 0x01}, 0, false},

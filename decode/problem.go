@@ -76,10 +76,8 @@ type problem uint8
 
 const numProblems = int(numFields) * int(numCauses)
 
+// of is the problem of a field with a cause that is not good.
 func (c cause) of(f field) problem {
-	if c == good {
-		return 0
-	}
 	return problem(f)*problem(numCauses) + problem(c)
 }
 

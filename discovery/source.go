@@ -1,7 +1,19 @@
-// Package discovery finds where an engine publishes its KV-cache events.
+// Package discovery finds where an engine publishes its KV-cache events: it
+// asks the engine, in each of the ways that engines answer, and turns what
+// they advertise into Sources that can be dialled.
 package discovery
 
 import "fmt"
+
+// Kinds of engines, by how they tell where their events are. They are the
+// values of Options.Kind and of Source.Kind, which is never KindAuto.
+const (
+	KindAuto       = "auto"       // whatever the address answers to
+	KindVLLM       = "vllm"       // gRPC vllm.Control, or HTTP /kv_event_sources
+	KindSGLang     = "sglang"     // HTTP /server_info, or gRPC SglangService
+	KindOpenEngine = "openengine" // gRPC OpenEngine
+	KindStatic     = "static"     // not asked: Options.Static
+)
 
 // Source is one PUB socket of an engine: one stream of batches, usually of one
 // data-parallel rank. It is comparable: two equal Sources are the same stream.

@@ -66,14 +66,17 @@ func storeOf(hash uint64) []byte {
 	b = msgpack.AppendNil(b)
 	b = msgpack.AppendArrayHeader(b, 4)
 	for i := range uint64(4) {
-		b = msgpack.AppendUint(b, hash+i)
+		b = msgpack.AppendUint(b, uint64(uint32(hash+i)))
 	}
 	return msgpack.AppendUint(b, 4)
 }
 
-// scene is an engine of the tests' own batches with a relay and a router, the
-// first replay done.
-func newScene(t *testing.T, cfg engineConfig, more settings) *play {
+// firstReplay is what kvrelay says when it has caught up with an engine.
+const firstReplay = "first replay has ended"
+
+// newScene is an engine of the tests' own batches with a router and a relay,
+// which has said that it is ready.
+func newScene(t *testing.T, cfg engineConfig, more settings, ready string) *play {
 	t.Helper()
 	p := &play{t: t, rank: consumer.Rank{Worker: 42}}
 	p.engine = startEngine(t, cfg)
@@ -83,8 +86,9 @@ func newScene(t *testing.T, cfg engineConfig, more settings) *play {
 	for k, v := range more {
 		s[k] = v
 	}
+	p.set = s
 	p.kvrelay = startKvrelay(t, s)
-	p.kvrelay.says("first replay has ended")
+	p.kvrelay.says(ready)
 	return p
 }
 
@@ -106,7 +110,9 @@ func (p *play) holds(hashes ...uint64) {
 
 // Broken input loses itself alone, and no socket is closed over it.
 func TestBrokenInput(t *testing.T) {
-	p := newScene(t, ownEngine(), nil)
+	c := ownEngine()
+	c.HeartbeatMS = 50 // libzmq would close a connection that does not answer
+	p := newScene(t, c, nil, firstReplay)
 	p.engine.subscriber()
 	malformed := msgpack.AppendStr(msgpack.AppendStr(msgpack.AppendArrayHeader(nil, 2), "BlockStored"), "no list of hashes")
 	unknown := msgpack.AppendStr(msgpack.AppendArrayHeader(nil, 1), "BlockTeleported")
@@ -293,7 +299,7 @@ func TestPeersComeLater(t *testing.T) {
 			}
 			if order == "engine first" {
 				startEngines()
-				k.says("first replay has ended")
+				k.says(firstReplay)
 				startNATS()
 			} else {
 				startNATS()

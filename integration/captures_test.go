@@ -20,6 +20,7 @@ type play struct {
 	engine  *engine
 	router  *router
 	kvrelay *kvrelay
+	set     settings
 }
 
 // startPlay starts all four; nothing is published yet.
@@ -44,6 +45,7 @@ func startPlay(t *testing.T, name string, profile consumer.Profile, cfg func(*en
 	for k, v := range more {
 		s[k] = v
 	}
+	p.set = s
 	p.kvrelay = startKvrelay(t, s)
 	return p
 }
@@ -125,7 +127,7 @@ func TestCaptures(t *testing.T) {
 				}, nil)
 				if share > 0 {
 					p.engine.subscriber()
-					p.kvrelay.says("first replay has ended")
+					p.kvrelay.says(firstReplay)
 				}
 				p.run(share, uint64(i))
 				if share > 0 && len(p.c.Messages) > 20 {

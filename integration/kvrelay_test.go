@@ -4,6 +4,7 @@ package integration
 
 import (
 	"bufio"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -122,4 +123,18 @@ func (k *kvrelay) kill() {
 	k.want = -1
 	_ = k.cmd.Process.Kill()
 	<-k.ended
+}
+
+// rss is the largest resident set the program has had, in bytes; 0 where the
+// system does not tell.
+func (k *kvrelay) rss() int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	var kb int
+	if _, after, ok := strings.Cut(string(b), "VmHWM:"); ok {
+		_, _ = fmt.Sscan(after, &kb) // 0 where it is no number
+	}
+	return kb << 10
 }

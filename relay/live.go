@@ -112,6 +112,7 @@ func (s *Stream) liveDown(ctx context.Context, gen int, err error) {
 	s.cursor.LiveDown(now)
 	if ctx.Err() == nil {
 		s.story.down(s, err)
+		s.r.o.SourceLost()
 	}
 }
 
@@ -123,6 +124,7 @@ func (s *Stream) unreachable(ctx context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.story.unreachable(s, err)
+	s.r.o.SourceLost()
 }
 
 // closeLive ends the live connection without telling the Cursor. s.mu is held.

@@ -31,11 +31,16 @@ type Options struct {
 	OutBytes    int64 // unconfirmed router events, whole process
 	Replays     int   // replays at once, whole process
 	ClearOnExit bool
+	SilentAfter time.Duration // how long a connection may bring nothing at all before the log tells what that can mean; 0: 1 min
 	DrainFor    time.Duration // how long Run waits for NATS to confirm at the end; 0: 3 s
 
 	// Watch tells the sources now and whenever they change, until ctx ends.
 	Watch func(ctx context.Context, update func([]discovery.Source)) error
-	Log   *slog.Logger
+	// SourceLost is called whenever a live connection ends or cannot be made,
+	// so that the engine is asked whether its source has moved. It is called
+	// under a stream's lock and must not block; nil: nothing is called.
+	SourceLost func()
+	Log        *slog.Logger
 }
 
 // LostError ends a Relay under LOST=exit.
@@ -79,6 +84,12 @@ type running struct {
 func New(o Options) *Relay {
 	if o.DrainFor == 0 {
 		o.DrainFor = 3 * time.Second
+	}
+	if o.SourceLost == nil {
+		o.SourceLost = func() {}
+	}
+	if o.SilentAfter == 0 {
+		o.SilentAfter = time.Minute
 	}
 	return &Relay{
 		o:       o,

@@ -23,10 +23,7 @@ type story struct {
 	undecodable    uint64
 	panics         uint64
 	stalls         uint64 // times without credit to publish
-	restarts       uint64
-	lostHistory    uint64 // declared losses
-	lostBatches    uint64
-	burned         uint64
+	toldSilence    bool
 	isReady        bool
 	readyAt        time.Time
 
@@ -85,6 +82,29 @@ func (t *story) otherTopic(s *Stream, topic []byte) {
 	if t.filtered++; t.filtered == 1 {
 		s.log.Warn("the engine's batches have another topic than TOPIC asks for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
 	}
+}
+
+// silence tells once of an engine that has sent nothing at all since it was
+// connected, and returns when to look again; zero: no more.
+func (t *story) silence(s *Stream, now time.Time) time.Time {
+	c := s.cursor.State()
+	if t.toldSilence || t.liveSince.IsZero() || !t.lastMessage.IsZero() || c.Applied > 0 {
+		return time.Time{}
+	}
+	if at := t.liveSince.Add(s.r.o.SilentAfter); now.Before(at) {
+		return at
+	}
+	t.toldSilence = true
+	answers := "it answers"
+	switch {
+	case s.src.Replay == "":
+		answers = "there is none"
+	case c.Counters.Ended == 0:
+		answers = "it does not answer"
+	}
+	s.log.Info("connected, but no message has come yet: an idle engine is no fault, a TOPIC that the engine does not use is",
+		"for", now.Sub(t.liveSince).Round(time.Second).String(), "topic", s.src.Topic, "replay_endpoint", answers)
+	return time.Time{}
 }
 
 func (t *story) down(s *Stream, err error) {
@@ -159,14 +179,11 @@ func (t *story) ready(s *Stream) {
 func (t *story) newEpoch(s *Stream, epoch uint64, cause replay.Cause) {
 	t.isReady = false
 	if cause == replay.CauseRestart {
-		t.restarts++
 		s.log.Warn("the engine was restarted: its old blocks are cleared", "epoch", epoch)
 	}
 }
 
 func (t *story) lost(s *Stream, from, to uint64, policy replay.Policy) {
-	t.lostHistory++
-	t.lostBatches += to - from
 	done := map[replay.Policy]string{
 		replay.LostClear: "cleared; going on from what the engine still has",
 		replay.LostKeep:  "kept; the picture may be wrong until the next clear or restart",

@@ -165,6 +165,9 @@ func (s *Stream) steer(ctx context.Context) {
 		if s.r.o.Replay.Lost == replay.LostKeep && s.live != nil {
 			at = sooner(at, now.Add(s.r.o.Replay.Heartbeat)) // for tellPong
 		}
+		if silent := s.story.silence(s, now); !silent.IsZero() {
+			at = sooner(at, silent)
+		}
 		s.armed = at
 		s.finish(0)
 		if at.IsZero() {

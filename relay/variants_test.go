@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/relay"
 )
 
 // pub is a bare PUB whose frames a test makes itself.
@@ -147,6 +148,17 @@ func TestForeignMessages(t *testing.T) {
 	if s.RefusedFrames == 0 || s.Cursor.Malformed == 0 || s.Connects != 1 {
 		t.Errorf("status: %+v", s)
 	}
+}
+
+// An engine that sends nothing is no fault, but a person is told once.
+func TestSilenceIsTold(t *testing.T) {
+	b := start(t, setup{relay: func(o *relay.Options) { o.SilentAfter = 50 * time.Millisecond }})
+	b.await("the line", func() bool { return b.logged("no message has come yet") })
+	if !b.logged("it answers") {
+		t.Error("the line does not say that the replay endpoint answers")
+	}
+	b.prompt(0, 0, 1)
+	b.same()
 }
 
 // An engine whose PUB connects out is one stream; a second one is refused.

@@ -67,30 +67,41 @@ type Request struct {
 }
 
 // Host carries out what a Cursor decides. Its methods are called from within
-// the Cursor's own, on the same goroutine; they must not call the Cursor.
+// the Cursor's own, on the same goroutine; they must not call the Cursor, except State.
 type Host interface {
-	// Apply consumes a batch: it is next in order. payload is valid during the call only.
+	// Apply consumes a batch: it is next in order. payload is valid during the
+	// call only. Never between Away and Back, and never without credit; but one
+	// input may apply everything that is held.
 	Apply(at Position, payload []byte, replayed bool)
 	// Burned: the numbers [from, to) never existed for anyone.
 	Burned(from, to uint64)
-	// Unknown: a Start's first reply was first > 0; what came before is unknown. Said once.
+	// Unknown: what this epoch had before first > 0 is unknown, because the
+	// replay from 0 began there, or there was none. At most once an epoch, before its first Apply.
 	Unknown(first uint64)
-	// NewEpoch: publish cleared, forget everything of the old one.
+	// NewEpoch: publish cleared, forget everything of the old one, also what Away kept aside.
 	NewEpoch(epoch uint64, cause Cause)
 	// Lost: the numbers [from, to) are gone and policy is what was done about
-	// it (a keep that could not be kept says clear; NewEpoch follows). LostExit: the Cursor does nothing more.
+	// it (a keep that could not be kept says clear). LostClear: NewEpoch follows; from = to
+	// then says that only the identity of the engine was lost. LostKeep: the ranks are suspect. LostExit:
+	// the Cursor does nothing more.
 	Lost(from, to uint64, policy Policy)
 	// Away: unreachable for DeadAfter: publish cleared, keep the ledger aside.
+	// Back or NewEpoch ends it.
 	Away()
 	// Back: the same incarnation is back after Away: publish the ledger's blocks again.
 	Back()
-	// Ready: the first replay has ended (or there is none).
+	// Ready: the first replay is over: it has ended with everything known to exist, or its
+	// attempts were exhausted (or there is none, and the live connection is up). Said once.
 	Ready()
 	// Ask sends a replay request, as soon as a replay slot is free. The host
-	// answers with ReplaySent or ReplayRefused, then with ReplayBatch, ReplayEnd, ReplayDown.
+	// answers with ReplaySent or ReplayRefused, then with ReplayBatch, and ReplayEnd or
+	// ReplayDown. The slot is free again after ReplayRefused, ReplayEnd, ReplayDown, and with
+	// CloseReplay. At most one request is out at a time.
 	Ask(r Request)
-	// CloseReplay ends the replay connection and forgets an Ask that is still waiting for a slot.
+	// CloseReplay ends the replay connection and forgets an Ask that is still
+	// waiting for a slot or a connection.
 	CloseReplay()
-	// ReopenLive closes the live connection; the host dials anew and says LiveUp.
+	// ReopenLive closes the live connection; the host dials anew and says
+	// LiveUp. LiveDown need not be said.
 	ReopenLive()
 }

@@ -18,10 +18,11 @@ const noSeq = math.MaxUint64
 //
 // It is a state machine. Its inputs are its methods, its outputs the calls it
 // makes on its Host, its clock the now of each input. It starts no goroutine,
-// and its methods must not be called at the same time, nor from within the Host.
+// and its methods must not be called at the same time, nor – State excepted – from within the Host.
 //
-// The host calls Tick once at the beginning and then whenever Deadline has
-// passed. Payloads are read during the call only; a batch that has to wait is copied.
+// The host calls Tick once at the beginning and then whenever Deadline, which
+// any input may change, has passed. Payloads are read during the call only; a batch that
+// has to wait is copied.
 type Cursor struct {
 	cfg   Config
 	host  Host
@@ -55,25 +56,28 @@ type Cursor struct {
 	lastID    uint64
 	reusable  bool      // the connection's last round ended with its marker: nothing stale can arrive
 	connected time.Time // when the newest replay connection was made
-	starting  bool      // a replay from 0 is under way, pauses included
-	resumeAt  time.Time // pause between two rounds; zero: none
-	again     bool      // asked for while a round was under way
-	pending   bool      // asked for while there was no credit
+	starting  bool      // a replay from 0 is under way, pauses included: live batches wait for its end
+	resumeAt  time.Time // end of the pause before the next round; zero: no pause
+	again     bool      // replay was wanted while a round was under way
+	pending   bool      // replay was wanted while there was no credit
+	pollAt    time.Time
+	pollEvery time.Duration
+
+	// What rounds have shown so far.
 	attempts  int       // rounds in a row without progress
 	above     int       // rounds in a row whose first reply was above the anchor
 	empty     int       // rounds in a row that had nothing even from 0
 	answered  bool      // this epoch has had a replayed batch
-	conflicts int       // in a row: live and replay were of two incarnations
+	conflicts int       // times in a row that live and replay were of two incarnations
 	refused   time.Time // since when the endpoint refuses while it matters; zero: it does not
 	refusals  int       // in a row
-	neighbors []pair    // what the round before showed around the numbers it skipped
+	neighbors []pair    // replies around the numbers that the round before skipped
 	strayAt   time.Time // since when the anchor is missing among replies that match the ring
-	keepBy    time.Time // LostKeep waits for a PONG until then; zero: it does not
-	keepGone  bool      // what it waits for is history that the engine no longer has
-	keepTo    uint64    // which ends here
 
-	pollAt    time.Time
-	pollEvery time.Duration
+	// LostKeep, while it waits for a PONG.
+	keepBy   time.Time // until then; zero: it does not wait
+	keepGone bool      // for history that the engine no longer has …
+	keepTo   uint64    // … up to here
 
 	count Counters
 }
@@ -174,22 +178,25 @@ func (c *Cursor) Live(now time.Time, seq uint64, payload []byte) {
 // for want of credit. It implies Credit(now, false).
 func (c *Cursor) Discard(now time.Time, seq uint64) {
 	c.count.Frames++
-	if !c.enter(now) || !c.live {
+	alive := c.enter(now)
+	if alive {
+		c.noCredit()
+	}
+	if !alive || !c.live {
 		c.count.Discarded++
 		return
 	}
-	c.noCredit()
 	c.restPoll()
-	if seq == noSeq {
-		c.count.Malformed++
-		return
-	}
 	c.discard(seq)
 }
 
 func (c *Cursor) discard(seq uint64) {
+	if seq == noSeq {
+		c.count.Malformed++
+		return
+	}
 	c.count.Discarded++
-	c.hint.raise(seq)
+	c.ahead(seq)
 }
 
 // Credit says whether batches may be applied. Without, a running replay is

@@ -236,6 +236,15 @@ func TestRefused(t *testing.T) {
 	x.do("+5s refused +5s refused +5s refused +5s refused +5s refused +5s").ignore().do("refused").want("ready", "unknown 7", "apply 7 7 live", "apply 8 8 live")
 }
 
+// An endpoint that refuses for ever does not hold up an engine that begins at 0.
+func TestRefusedFromTheBeginning(t *testing.T) {
+	x := newTable(t, Config{}).do("up")
+	for range 10 {
+		x.do("refused +5s")
+	}
+	x.ignore().do("refused L0 L1").want("apply 0 0 live", "apply 1 1 live")
+}
+
 func TestGone(t *testing.T) {
 	// Twice, on fresh connections; then history is lost, and it begins as after a restart.
 	x := running(t, Config{}, 3).do("L9 same R7").want("ask 2", "close").do("+100ms sent R7").want("ask 2 fresh", "lost 3-7 clear", "epoch 1 lost", "close", "reopen")

@@ -2,9 +2,9 @@ package replay
 
 import "sort"
 
-// heldCost is what a held batch costs beside its payload: its entry, the
-// allocation's rounding.
-const heldCost = 64
+// heldCost is what a held batch costs beside its payload: its entry, in a list
+// that doubles, and the allocation's rounding.
+const heldCost = 96
 
 // heldBatch is a copy of a batch that waits for the numbers before it.
 type heldBatch struct {

@@ -2,6 +2,23 @@ package replay
 
 import "time"
 
+// judge looks for the anchor, the first reply that was asked for.
+func (c *Cursor) judge(r *round, seq, sum uint64, payload []byte) {
+	switch {
+	case seq < r.anchor.seq:
+		c.below(seq, sum, payload, true) // an engine that sends more than it was asked for
+	case seq > r.anchor.seq:
+		c.gone(r, seq, sum, payload)
+	case sum != r.anchor.sum:
+		c.count.Discarded++
+		c.restart()
+	default:
+		c.count.Repeated++
+		r.judged, r.prev, r.chained = true, seq, true
+		c.prove()
+	}
+}
+
 // prove: the anchor came back unchanged in a round that was asked for after the
 // live connection came up (rounds do not outlive it). So both lead to the
 // incarnation whose batches were applied.
@@ -31,7 +48,7 @@ func (c *Cursor) gone(r *round, seq, sum uint64, payload []byte) {
 		c.pause(c.backoff(0))
 		return
 	}
-	r.judged, r.prev, r.chain = true, seq, true // for LostKeep, whose round goes on
+	r.judged, r.prev, r.chained = true, seq, true // for LostKeep, whose round goes on
 	c.hold(seq, sum, payload, true)
 	c.lose(true, seq)
 }
@@ -105,7 +122,7 @@ func (c *Cursor) conflict(r *round, seq, sum uint64) bool {
 	if b, _, ok := c.held.get(seq); ok && b.sum != sum {
 		return true
 	}
-	return r.chain && seq > r.prev && r.n <= c.cfg.Safe && c.held.liveBetween(r.prev, seq)
+	return r.chained && seq > r.prev && r.n <= c.cfg.Safe && c.held.liveBetween(r.prev, seq)
 }
 
 // parted drops what is held and takes both connections anew.

@@ -10,11 +10,13 @@ import (
 type hint struct {
 	seq uint64
 	ok  bool
+	id  uint64 // newest request when it was raised: only a later one can refute it
 }
 
-func (h *hint) raise(seq uint64) {
-	if !h.ok || seq > h.seq {
-		*h = hint{seq, true}
+// ahead raises the hint.
+func (c *Cursor) ahead(seq uint64) {
+	if h := &c.hint; !h.ok || seq > h.seq {
+		*h = hint{seq, true, c.lastID}
 	}
 }
 
@@ -80,10 +82,6 @@ func (c *Cursor) drain() {
 			return
 		}
 		b, replayed, _ := c.held.take(seq)
-		if seq < c.next {
-			c.count.Discarded++
-			continue
-		}
 		c.apply(seq, b.sum, b.payload, replayed)
 	}
 }
@@ -131,11 +129,11 @@ func (c *Cursor) hold(seq, sum uint64, payload []byte, replayed bool) {
 		c.count.Discarded++
 		top, ok := c.held.max()
 		if !ok || seq > top {
-			c.hint.raise(seq)
+			c.ahead(seq)
 			return
 		}
 		c.held.take(top)
-		c.hint.raise(top)
+		c.ahead(top)
 	}
 }
 
@@ -147,9 +145,9 @@ func (c *Cursor) missing() bool {
 
 // skipped: two neighbouring replies, both among those that no ROUTER drops,
 // leave numbers out. When the round before showed the same, they were burned: drawn by
-// the engine for a batch that never came to exist. One round would not do: an
-// engine may have been asked in the midst of a restart. A live batch is no
-// neighbour: what it skips may not have been appended yet.
+// the engine for a batch that never came to exist. One round would not do: a reply may
+// have been unreadable. A live batch is no neighbour: what it skips may not have
+// been appended yet.
 func (c *Cursor) skipped(r *round, p pair) {
 	r.pairs = append(r.pairs, p)
 	if p.lo < c.next && c.next < p.hi && slices.Contains(c.neighbors, p) {
@@ -178,7 +176,7 @@ func (c *Cursor) burn(to uint64) {
 // proves nothing about what came before it: a ROUTER beyond its high-water mark leaves holes in the middle.
 func (c *Cursor) settle(r *round, ended bool) {
 	c.drain()
-	if ended && r.kind == fromAnchor && r.top == r.anchor.seq {
+	if ended && r.kind == fromAnchor && r.top == r.anchor.seq && r.id > c.hint.id {
 		c.hint = hint{} // only a hint: there is nothing above the anchor
 	}
 	if c.missing() {

@@ -36,14 +36,14 @@ type round struct {
 	sent           bool
 	sentAt, lastAt time.Time // of the request, of its newest frame
 
-	n      int    // replies
-	judged bool   // fromAnchor: the anchor came back unchanged, so the replies are of our incarnation
-	prev   uint64 // number of the reply before; meaningful when chained
-	top    uint64 // highest number replied
-	chain  bool   // prev is set
-	pairs  []pair // neighbours that skip numbers; at most Config.Safe
+	n       int    // replies
+	top     uint64 // highest number replied
+	judged  bool   // fromAnchor: the anchor came back unchanged, so the replies are of our incarnation
+	prev    uint64 // number of the reply before, when chained
+	chained bool
+	pairs   []pair // neighbours that skip numbers; at most Config.Safe, beyond which none is trusted
 
-	same, late, below bool // probes: a reply equal to the ring, above it, below it
+	same, late, below bool // probes: there was a reply equal to the ring, above it, below it
 }
 
 func (r *round) deadline(idle time.Duration) time.Time {
@@ -107,6 +107,10 @@ func (c *Cursor) ReplayRefused(now time.Time, id uint64) {
 	}
 	c.count.Refused++
 	c.round, c.reusable = nil, false
+	if c.proven {
+		c.starting = false // what live brings in order need not wait for it
+		c.drain()
+	}
 	switch {
 	case !c.missing() && c.proven:
 		c.refused, c.refusals = time.Time{}, 0
@@ -175,40 +179,29 @@ func (c *Cursor) ReplayBatch(now time.Time, id, seq uint64, payload []byte) {
 	r.n++
 	r.top = max(r.top, seq)
 	c.answered = true
-	sum := xxh3.Hash(payload)
-	if r.kind >= probeRing {
+	if sum := xxh3.Hash(payload); r.kind >= probeRing {
 		c.probed(r, seq, sum)
-		return
+	} else {
+		c.merge(r, seq, sum, payload)
 	}
+}
+
+// merge puts a reply, of a round from 0 or from the anchor, in its place.
+func (c *Cursor) merge(r *round, seq, sum uint64, payload []byte) {
 	if c.conflict(r, seq, sum) {
 		c.count.Discarded++
 		c.parted()
 		return
 	}
-	if r.kind == fromAnchor && !r.judged && seq != r.anchor.seq {
-		if seq < r.anchor.seq {
-			c.below(seq, sum, payload, true) // an engine that sends more than it was asked for
-		} else {
-			c.gone(r, seq, sum, payload)
-		}
+	if r.kind == fromAnchor && !r.judged {
+		c.judge(r, seq, sum, payload)
 		return
 	}
-	prev, chained := r.prev, r.chain
-	r.prev, r.chain = seq, true
-	switch {
-	case r.kind == fromAnchor && !r.judged:
-		if sum != r.anchor.sum {
-			c.count.Discarded++
-			c.restart()
-			return
-		}
-		c.count.Repeated++
-		r.judged = true
-		c.prove()
-		return
-	case !c.begun:
+	prev, chained := r.prev, r.chained
+	r.prev, r.chained = seq, true
+	if !c.begun {
 		c.startAt(seq)
-	case chained && seq > prev && seq-prev > 1 && r.n <= c.cfg.Safe:
+	} else if chained && seq > prev && seq-prev > 1 && r.n <= c.cfg.Safe {
 		c.skipped(r, pair{prev, seq})
 	}
 	c.feed(seq, sum, payload, true)
@@ -243,6 +236,7 @@ func (c *Cursor) startEnded(r *round) {
 // there is nothing to clear, and nothing was lost that anybody had.
 func (c *Cursor) startAt(seq uint64) {
 	c.base, c.next = seq, seq
+	c.count.Discarded += c.held.dropBelow(seq)
 	if seq > 0 {
 		c.host.Unknown(seq)
 	}

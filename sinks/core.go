@@ -33,8 +33,16 @@ func (p *Publisher) runCore(ctx context.Context) error {
 	c := &core{p: p, window: maxWindow}
 	backoff := p.timing.minBackoff
 	for ctx.Err() == nil {
-		nc, dead, err := p.dial(ctx)
+		nc, dead, err := p.dial(ctx, p.o.Servers)
+		if err != nil && len(c.peers) > 0 {
+			// The seed is gone; its cluster may not be. The error is the seed's,
+			// which is in the settings.
+			if n, d, perr := p.dial(ctx, c.peers); perr == nil {
+				nc, dead, err = n, d, nil
+			}
+		}
 		if err == nil {
+			c.peers = p.peersOf(nc)
 			p.linkUp(nc)
 			var confirmed bool
 			confirmed, err = c.serve(ctx, nc, dead)
@@ -102,6 +110,7 @@ func (p *Publisher) linkDown(err error) {
 // core is the state of the publishing goroutine.
 type core struct {
 	p      *Publisher
+	peers  []string // servers that the last one told of
 	window int
 	buf    []byte
 	msg    nats.Msg

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ const pingsOut = 2
 // dial makes one connection that never reconnects by itself: the library's own
 // reconnect lets a Publish that waited for it overtake what has to be sent again.
 // dead is closed when the connection is.
-func (p *Publisher) dial(ctx context.Context) (nc *nats.Conn, dead <-chan struct{}, err error) {
+func (p *Publisher) dial(ctx context.Context, servers []string) (nc *nats.Conn, dead <-chan struct{}, err error) {
 	opts, err := p.authOptions()
 	if err != nil {
 		return nil, nil, err
@@ -62,9 +63,9 @@ func (p *Publisher) dial(ctx context.Context) (nc *nats.Conn, dead <-chan struct
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
 	)
-	nc, err = nats.Connect(strings.Join(p.o.Servers, ","), opts...)
+	nc, err = nats.Connect(strings.Join(servers, ","), opts...)
 	if err != nil {
-		return nil, nil, p.explain(err, d.lastErr)
+		return nil, nil, p.explain(servers, err, d.lastErr)
 	}
 	if m := nc.MaxPayload(); m < minMaxPayload {
 		nc.Close()
@@ -73,6 +74,23 @@ func (p *Publisher) dial(ctx context.Context) (nc *nats.Conn, dead <-chan struct
 			redact(nc.ConnectedUrl()), m, minMaxPayload)
 	}
 	return nc, closed, nil
+}
+
+// peersOf is what the connected server tells of its cluster. A user or token
+// in the settings' first URL counts for them too.
+func (p *Publisher) peersOf(nc *nats.Conn) []string {
+	peers := nc.DiscoveredServers()
+	first, err := url.Parse(p.o.Servers[0])
+	if err != nil || first.User == nil {
+		return peers
+	}
+	for i, s := range peers {
+		if u, err := url.Parse(s); err == nil {
+			u.User = first.User
+			peers[i] = u.String()
+		}
+	}
+	return peers
 }
 
 // authOptions reads the credential files. Its errors name the setting.
@@ -121,12 +139,12 @@ func (p *Publisher) authOptions() ([]nats.Option, error) {
 }
 
 // explain says in one line what to change.
-func (p *Publisher) explain(err, dialErr error) error {
-	servers := make([]string, len(p.o.Servers))
-	for i, s := range p.o.Servers {
-		servers[i] = redact(s)
+func (p *Publisher) explain(servers []string, err, dialErr error) error {
+	names := make([]string, len(servers))
+	for i, s := range servers {
+		names[i] = redact(s)
 	}
-	where := strings.Join(servers, ",")
+	where := strings.Join(names, ",")
 	a := &p.o.Auth
 	switch text := strings.ToLower(err.Error()); {
 	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):

@@ -91,7 +91,7 @@ type Auth struct {
 // Options are a Publisher's fixed surroundings.
 type Options struct {
 	Kind    Kind
-	Servers []string // NATS URLs; each dial tries them all, in random order
+	Servers []string // NATS URLs; each dial tries them all in random order, then those of their cluster
 	Auth    Auth
 	Name    string // of the connection, as NATS monitoring shows it; "": kvrelay
 

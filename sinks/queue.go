@@ -58,13 +58,14 @@ func (p *Publisher) confirm(o *Outbox) {
 	p.confirmedEvents.Add(uint64(events))
 	p.confirmedBytes.Add(uint64(bytes))
 	p.unconfirmedBytes.Add(int64(-bytes))
-	if p.unconfirmedEvents.Add(int64(-events)) == 0 {
-		p.notifyWaiters()
-	}
 	if o.released != nil {
 		o.released(bytes)
 	}
 	p.forget(o)
+	// Last, so that nothing of it is outstanding when Drain returns.
+	if p.unconfirmedEvents.Add(int64(-events)) == 0 {
+		p.notifyWaiters()
+	}
 }
 
 // forget drops o when it is closed and confirmed, and lets its successor publish.

@@ -14,9 +14,9 @@ import (
 // goes on at the new L + 1, which stands at or before the old L + 1: it applies
 // a suffix of what it has once more, in order, and then the rest. Stores,
 // removes and clears are idempotent per (tier, hash), so it ends at the same
-// state. The boundaries of frozen envelopes stay where they are: each then ends
-// no later in the stream than it did. For the same reason numbers must never move down: a block that cannot
-// be sent any more is replaced by its removal, not left out.
+// state. For the same reason numbers must never move down: a block that cannot
+// be sent any more is replaced by its removal, not left out. The boundaries of
+// frozen envelopes stay where they are; each then ends no later in the stream than it did.
 func (o *Outbox) splitAgain() {
 	limit := int(o.p.maxEvent.Load())
 	first, ok := o.firstAbove(limit)
@@ -44,12 +44,17 @@ func (o *Outbox) splitAgain() {
 
 // firstAbove is the first unconfirmed event that is longer than limit.
 func (o *Outbox) firstAbove(limit int) (uint64, bool) {
-	for id := o.confirmed + 1; id < o.log.next; id++ {
-		si, i := o.log.find(id)
-		s := o.log.segs[si]
-		if int(s.events[i].end-s.start(i)) > limit {
-			return id, true
+	if o.confirmed == o.log.next-1 {
+		return 0, false
+	}
+	si, i := o.log.find(o.confirmed + 1)
+	for _, s := range o.log.segs[si:] {
+		for ; i < len(s.events); i++ {
+			if int(s.events[i].end-s.start(i)) > limit {
+				return s.first + uint64(i), true
+			}
 		}
+		i = 0
 	}
 	return 0, false
 }

@@ -93,8 +93,8 @@ func TestRunIsTheDefault(t *testing.T) {
 			t.Errorf("%q: code %d, stderr %q", args, code, errs)
 		}
 	}
-	if code, _, errs := run(t); code != exitUsage || !strings.Contains(errs, "KVRELAY_ENDPOINTS") {
-		t.Errorf("without settings: code %d, stderr %q", code, errs)
+	if code, _, errs := run(t, "--engine=static"); code != exitUsage || !strings.Contains(errs, "KVRELAY_ENDPOINTS") {
+		t.Errorf("static without endpoints: code %d, stderr %q", code, errs)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 
 	"github.com/kvrelay/kvrelay/config"
+	"github.com/kvrelay/kvrelay/discovery"
 	"github.com/kvrelay/kvrelay/internal/logging"
 	"github.com/kvrelay/kvrelay/relay"
 	"github.com/kvrelay/kvrelay/sinks"
@@ -20,8 +21,12 @@ Usage: kvrelay [run] [settings]
 
 Subscribes to an engine's KV-cache events, fetches what it missed, and publishes
 router events until SIGTERM or SIGINT. Engine and NATS may start later: it waits
-for both. The least it needs is the engine's endpoint:
+for both. It asks the engine where its events are; one on this host with its
+usual port needs no settings, another one its address, and one that cannot say
+the endpoints themselves:
 
+  kvrelay
+  kvrelay --discovery-url grpc://10.0.0.5:50051
   kvrelay --endpoints tcp://127.0.0.1:5557 --replay-endpoints tcp://127.0.0.1:5558`
 
 // runRun relays until it is told to stop.
@@ -91,7 +96,11 @@ func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdo
 	if err != nil {
 		return err
 	}
-	ro.Watch = watchStatic(staticSources(cfg))
+	disco, err := discovery.New(discoveryOptions(cfg, log))
+	if err != nil {
+		return err
+	}
+	ro.Watch, ro.SourceLost = disco.Watch, disco.Lost
 	return relay.New(ro).Run(ctx)
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/convert"
-	"github.com/kvrelay/kvrelay/discovery"
 	"github.com/kvrelay/kvrelay/internal/natsd"
 	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/relay"
@@ -85,33 +84,6 @@ func optional(o config.Optional[uint32]) *uint32 {
 		return nil
 	}
 	return &o.Value
-}
-
-// staticSources are the sources that the settings name.
-func staticSources(c *config.Config) []discovery.Source {
-	var list []discovery.Source
-	for _, s := range c.Sources() {
-		src := discovery.Source{
-			Engine: s.Live.String(), Kind: config.EngineStatic,
-			Rank: uint32(s.Rank), Ranks: uint32(c.Ranks),
-			Endpoint: s.Live.String(), Topic: c.Topic, TopicExact: c.TopicExact,
-			BlockSize: uint32(c.BlockSize),
-		}
-		if s.HasReplay {
-			src.Replay = s.Replay.String()
-		}
-		list = append(list, src)
-	}
-	return list
-}
-
-// watchStatic tells the sources once.
-func watchStatic(list []discovery.Source) func(context.Context, func([]discovery.Source)) error {
-	return func(ctx context.Context, update func([]discovery.Source)) error {
-		update(list)
-		<-ctx.Done()
-		return nil
-	}
 }
 
 // startEmbedded starts the server of those who have none yet.

@@ -15,6 +15,8 @@ command, answered by one line each:
                              messages [from, to) of it; those whose index is in
                              withhold go to the replay buffer only
   send seq payload withhold  one message (payload base64; seq null: two frames)
+  many messages pad          a list of the arguments of send; pad zeroes as a bin
+                             are appended to each payload
   raw frames                 frames as they are, on the PUB
   subscriber ms              wait until somebody subscribes (XPUB only)
   replay mode arg            how replay requests are served from now on: ok;
@@ -223,6 +225,12 @@ def main():
                 else:
                     one = [topic, q["seq"].to_bytes(8, "big"), payload]
                     p.inside(lambda: p.message(one, q.get("withhold", False)))
+            elif op == "many":
+                topic = p.cfg.get("topic", "").encode()
+                pad = b"\xc6" + q["pad"].to_bytes(4, "big") + bytes(q["pad"]) if q.get("pad") else b""
+                for m in q["messages"]:
+                    one = [topic, m["seq"].to_bytes(8, "big"), base64.b64decode(m["payload"]) + pad]
+                    p.inside(lambda: p.message(one, m.get("withhold", False)))
             elif op == "raw":
                 raw = [base64.b64decode(f) for f in q["frames"]]
                 p.inside(lambda: p.pub.send_multipart(raw))

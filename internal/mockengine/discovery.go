@@ -1,13 +1,15 @@
 package mockengine
 
 import (
+	"net"
 	"strconv"
+	"strings"
 )
 
 // Source is one rank's sockets as an engine advertises them.
 type Source struct {
 	Rank           int
-	Endpoint       string // tcp://host:port, the host as bound
+	Endpoint       string // tcp://host:port, the host as bound, or Options.Advertise
 	ReplayEndpoint string // empty: none
 	Topic          string
 }
@@ -17,10 +19,18 @@ func (e *Engine) Sources() []Source {
 	out := []Source{}
 	for _, r := range e.ranks {
 		if ep := r.Endpoint(); ep != "" {
-			out = append(out, Source{r.number, ep, r.ReplayEndpoint(), e.o.Topic})
+			out = append(out, Source{r.number, e.advertise(ep), e.advertise(r.ReplayEndpoint()), e.o.Topic})
 		}
 	}
 	return out
+}
+
+// advertise is an endpoint with the host that the engine tells others.
+func (e *Engine) advertise(endpoint string) string {
+	if e.o.Advertise == "" || endpoint == "" {
+		return endpoint
+	}
+	return "tcp://" + net.JoinHostPort(e.o.Advertise, endpoint[strings.LastIndexByte(endpoint, ':')+1:])
 }
 
 // vllmSources is the answer of vLLM's /kv_event_sources: its KVEventsConfig by
@@ -47,7 +57,11 @@ func (e *Engine) sglangInfo(newer bool) map[string]any {
 	info := map[string]any{
 		"kv_events": nil,
 		"page_size": e.o.BlockSize,
-		"dp_size":   len(e.ranks),
+		"dp_size":   e.o.FirstRank + len(e.ranks),
+		"version":   mockVersion,
+	}
+	if e.o.Role != Aggregated {
+		info["disaggregation_mode"] = e.o.Role
 	}
 	sources := e.Sources()
 	if len(sources) > 0 {
@@ -67,7 +81,7 @@ func (e *Engine) sglangInfo(newer bool) map[string]any {
 	return info
 }
 
-// sglangEvents is the kv_events object: the first rank's ports, from which the
+// sglangEvents is the kv_events object: the ports of rank 0, from which the
 // others' follow, or a list where they do not.
 func (e *Engine) sglangEvents(sources []Source) map[string]any {
 	events, replays := 0, 0
@@ -77,25 +91,29 @@ func (e *Engine) sglangEvents(sources []Source) map[string]any {
 		if r.Endpoint() == "" {
 			continue
 		}
-		publishers = append(publishers, map[string]any{"dp_rank": r.number, "endpoint": r.Endpoint()})
+		publishers = append(publishers, map[string]any{"dp_rank": r.number, "endpoint": e.advertise(r.Endpoint())})
 		if i == 0 {
 			events, replays = r.EventPort(), r.ReplayPort()
 		}
 		consecutive = consecutive && r.EventPort() == events+i && (replays == 0 || r.ReplayPort() == replays+i)
 	}
+	host := e.o.Host
+	if e.o.Advertise != "" {
+		host = e.o.Advertise
+	}
 	out := map[string]any{
 		"publisher":          "zmq",
-		"endpoint_host":      e.o.Host,
-		"endpoint_port_base": events,
+		"endpoint_host":      host,
+		"endpoint_port_base": max(events-e.o.FirstRank, 1),
 		"topic":              e.o.Topic,
 		"block_size":         e.o.BlockSize,
-		"dp_size":            len(e.ranks),
+		"dp_size":            e.o.FirstRank + len(e.ranks),
 	}
-	if !consecutive {
+	if !consecutive || e.o.FirstRank > 0 {
 		out["publishers"] = publishers
 	}
-	if consecutive && replays != 0 {
-		out["replay_endpoint_port_base"] = replays
+	if consecutive && replays > e.o.FirstRank {
+		out["replay_endpoint_port_base"] = replays - e.o.FirstRank
 	}
 	return out
 }

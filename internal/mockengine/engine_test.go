@@ -537,17 +537,33 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	port := taken.Addr().(*net.TCPAddr).Port
-	if _, err := Start(Options{EventPort: port}); err == nil || !strings.Contains(err.Error(), "rank 0: event socket") {
+	if _, err := Start(Options{EventPort: taken.Addr().(*net.TCPAddr).Port}); err == nil || !strings.Contains(err.Error(), "rank 0: event socket") {
+		t.Errorf("Start: %v", err)
+	}
+	if _, err := Start(Options{ReplayPort: taken.Addr().(*net.TCPAddr).Port}); err == nil || !strings.Contains(err.Error(), "rank 0: replay socket") {
 		t.Errorf("Start: %v", err)
 	}
 	// A program says so and goes on: the rank is not advertised, the other is.
-	e, err := New(Options{EventPort: port - 1, Ranks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Listen(); err == nil || !strings.Contains(err.Error(), "rank 1: event socket") {
-		t.Fatalf("Listen: %v", err)
+	var e *Engine
+	for try := 0; ; try++ { // until the port before a taken one is free
+		second, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer second.Close()
+		if e, err = New(Options{EventPort: second.Addr().(*net.TCPAddr).Port - 1, Ranks: 2}); err != nil {
+			t.Fatal(err)
+		}
+		err = e.Listen()
+		if err == nil || !strings.Contains(err.Error(), "rank 1: event socket") {
+			t.Fatalf("Listen: %v", err)
+		}
+		if !strings.Contains(err.Error(), "rank 0") {
+			break
+		}
+		if try > 50 {
+			t.Fatalf("no free pair of ports: %v", err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -145,9 +145,7 @@ func (e *Engine) run(w http.ResponseWriter, c completionRequest, prompts [][]uin
 		}
 		r := e.ranks[at]
 		hit, tokens, err := e.complete(prompt, PromptOptions{Rank: at, Report: c.XArgs.Report, Answer: length})
-		r.mu.Lock()
-		r.publish()
-		r.mu.Unlock()
+		r.leave()
 		switch {
 		case errors.Is(err, ErrPrompt):
 			refuse(w, http.StatusBadRequest, fmt.Sprintf("prompt %d has no tokens, or needs more than the %d blocks of %d tokens there are", i, e.o.Blocks, e.o.BlockSize))
@@ -200,9 +198,7 @@ func (e *Engine) resetCache(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		r.mu.Lock()
-		r.publish()
-		r.mu.Unlock()
+		r.leave()
 	}
 }
 

@@ -151,6 +151,22 @@ func TestCompletionsRefused(t *testing.T) {
 	}
 }
 
+// TestFaultsByRequests: without a clock a dead engine comes back after requests.
+func TestFaultsByRequests(t *testing.T) {
+	e, err := New(Options{BlockSize: 4, Faults: faults(t, "kill=5")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := map[int]int{}
+	for range 300 {
+		code, _ := call(t, e.Handler(DiscoverNone), "POST", "/v1/completions", `{"prompt":[1]}`)
+		codes[code]++
+	}
+	if codes[200] < 20 || codes[503] < 50 || e.Rank(0).Incarnation() < 3 {
+		t.Errorf("answers %v", codes)
+	}
+}
+
 // TestRanksOverHTTP: a prompt goes where it is cached, or where it is sent.
 func TestRanksOverHTTP(t *testing.T) {
 	e, err := New(Options{BlockSize: 4, FirstRank: 2, Ranks: 3})
@@ -195,8 +211,8 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("%s: %v", path, list)
 		}
 		old := v["kv_events"].(map[string]any)
-		if old["publisher"] != "zmq" || old["endpoint_host"] != "127.0.0.1" || old["block_size"] != 32.0 || old["dp_size"] != 2.0 ||
-			old["endpoint_port_base"] != float64(e.Rank(0).EventPort()) {
+		if old["publisher"] != "zmq" || old["endpoint_host"] != "127.0.0.1" || old["block_size"] != 32.0 || old["dp_size"] != 3.0 ||
+			old["endpoint_port_base"] != float64(e.Rank(0).EventPort()-1) {
 			t.Errorf("%s: %v", path, old)
 		}
 	}

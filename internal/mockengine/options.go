@@ -86,6 +86,7 @@ type Options struct {
 	ReplayHWM   int         // replies waiting per requester; 2×(BufferSteps+1) with Reply4, else 1000. More are dropped.
 
 	Host       string // address to bind and to advertise; 127.0.0.1
+	Advertise  string // address to advertise instead, as engines behind a network do; Host
 	EventPort  int    // of the first rank's PUB, the others follow; 0: free ports
 	ReplayPort int    // likewise for the ROUTERs
 

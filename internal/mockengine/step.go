@@ -110,6 +110,18 @@ func (r *Rank) publish() bool {
 	return true
 }
 
+// leave sends what a request did as a batch. An engine without a clock of its
+// own takes it for a step, so that its faults strike and end by requests.
+func (r *Rank) leave() {
+	if r.o.Rate == 0 {
+		r.Step()
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.publish()
+}
+
 func (r *Rank) logged(err error) {
 	if err != nil {
 		r.o.Log.Error("mock engine rank cannot listen again", "rank", r.number, "err", err)

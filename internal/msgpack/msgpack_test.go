@@ -22,6 +22,7 @@ func unhex(t testing.TB, s string) []byte {
 // The smallest encoding at both sides of every boundary.
 func TestAppendIntegers(t *testing.T) {
 	for v, want := range map[uint64]string{
+		0x8102: "cd8102", 0x81020384: "ce81020384", 0x8102038405068708: "cf8102038405068708",
 		0: "00", 127: "7f", 128: "cc80", 255: "ccff", 256: "cd0100", 65535: "cdffff", 65536: "ce00010000",
 		math.MaxUint32: "ceffffffff", math.MaxUint32 + 1: "cf0000000100000000", math.MaxUint64: "cfffffffffffffffff",
 	} {
@@ -30,8 +31,9 @@ func TestAppendIntegers(t *testing.T) {
 		}
 	}
 	for v, want := range map[int64]string{
-		0: "00", 127: "7f", 128: "cc80", math.MaxInt64: "cf7fffffffffffffff",
-		-1: "ff", -32: "e0", -33: "d0df", -128: "d080", -129: "d1ff7f", -32768: "d18000", -32769: "d2ffff7fff",
+		0: "00", 127: "7f", 128: "cc80", math.MaxInt64: "cf7fffffffffffffff", -0x0203: "d1fdfd", -0x02030405: "d2fdfcfbfb",
+		-0x0203040506070809: "d3fdfcfbfaf9f8f7f7",
+		-1:                  "ff", -32: "e0", -33: "d0df", -128: "d080", -129: "d1ff7f", -32768: "d18000", -32769: "d2ffff7fff",
 		math.MinInt32: "d280000000", math.MinInt32 - 1: "d3ffffffff7fffffff", math.MinInt64: "d38000000000000000",
 	} {
 		if got := hex.EncodeToString(AppendInt(nil, v)); got != want {
@@ -65,7 +67,10 @@ func TestAppendHeaders(t *testing.T) {
 		{"map", AppendMapHeader, 0, "80"}, {"map", AppendMapHeader, 15, "8f"}, {"map", AppendMapHeader, 16, "de0010"},
 		{"map", AppendMapHeader, 65535, "deffff"}, {"map", AppendMapHeader, 65536, "df00010000"},
 		{"array", AppendArrayHeader, math.MaxUint32, "ddffffffff"}, {"map", AppendMapHeader, math.MaxUint32, "dfffffffff"},
-		{"bin", AppendBinHeader, math.MaxUint32, "c6ffffffff"},
+		{"bin", AppendBinHeader, math.MaxUint32, "c6ffffffff"}, {"bin", AppendBinHeader, 0x81020384, "c681020384"},
+		{"array", AppendArrayHeader, 0x8103, "dc8103"}, {"array", AppendArrayHeader, 0x81020384, "dd81020384"},
+		{"map", AppendMapHeader, 0x8103, "de8103"}, {"map", AppendMapHeader, 0x81020384, "df81020384"},
+		{"str", str, 0x8103, "da8103"}, {"bin", bin, 0x8103, "c58103"}, {"str", str, 0x00810203, "db00810203"},
 	} {
 		if got := hex.EncodeToString(c.f(nil, c.n)); got != c.want {
 			t.Errorf("%s of %d = %s, want %s", c.name, c.n, got, c.want)
@@ -164,11 +169,31 @@ var sampleValues = []struct {
 	{"d001", Int}, {"d10102", Int}, {"d201020304", Int}, {"d30102030405060708", Int},
 	{"c0", Nil}, {"c2", Bool}, {"c3", Bool}, {"ca3fc00000", Float}, {"cb3ff8000000000000", Float},
 	{"a0", Str}, {"a3616263", Str}, {"d903616263", Str}, {"da0003616263", Str}, {"db00000003616263", Str},
+	{"d900", Str}, {"da0000", Str}, {"db00000000", Str}, {"c400", Bin}, {"c50000", Bin}, {"c600000000", Bin},
+	{"c70001", Ext}, {"c8000001", Ext}, {"c90000000001", Ext}, {"dc0000", Array}, {"dd00000000", Array}, {"de0000", Map}, {"df00000000", Map},
 	{"c403616263", Bin}, {"c50003616263", Bin}, {"c600000003616263", Bin},
 	{"90", Array}, {"920102", Array}, {"dc00020102", Array}, {"dd000000020102", Array},
 	{"80", Map}, {"820102a0c0", Map}, {"de00020102a0c0", Map}, {"df000000020102a0c0", Map},
 	{"d40199", Ext}, {"d5010203", Ext}, {"d60102030405", Ext}, {"d7010203040506070809", Ext},
 	{"d80102030405060708090a0b0c0d0e0f1011", Ext}, {"c7020a0102", Ext}, {"c800020a0102", Ext}, {"c9000000020a0102", Ext},
+}
+
+// Every first byte there is.
+func TestKinds(t *testing.T) {
+	for _, c := range []struct {
+		from, to int
+		kind     Kind
+	}{
+		{0x00, 0x7f, Int}, {0x80, 0x8f, Map}, {0x90, 0x9f, Array}, {0xa0, 0xbf, Str}, {0xc0, 0xc0, Nil}, {0xc1, 0xc1, None},
+		{0xc2, 0xc3, Bool}, {0xc4, 0xc6, Bin}, {0xc7, 0xc9, Ext}, {0xca, 0xcb, Float}, {0xcc, 0xd3, Int}, {0xd4, 0xd8, Ext},
+		{0xd9, 0xdb, Str}, {0xdc, 0xdd, Array}, {0xde, 0xdf, Map}, {0xe0, 0xff, Int},
+	} {
+		for b := c.from; b <= c.to; b++ {
+			if r := NewReader([]byte{byte(b)}); r.Kind() != c.kind {
+				t.Errorf("%#x is of kind %d, want %d", b, r.Kind(), c.kind)
+			}
+		}
+	}
 }
 
 // Every read of every value: the fitting ones take it whole, the others leave

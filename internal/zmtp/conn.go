@@ -31,8 +31,7 @@ type Conn struct {
 
 	in frameReader // owned by the caller of Recv
 
-	waiting atomic.Int64 // since when the reader waits, from start; 0: it does not
-	heard   atomic.Int64 // when it last got bytes, from start
+	waiting atomic.Int64 // since when the reader waits for bytes, from start; 0: it does not
 	pings   pings
 	pongs   chan pongContext
 
@@ -173,7 +172,6 @@ func (c *Conn) Buffered() bool { return c.in.buffered() }
 func (c *Conn) read(p []byte) (int, error) {
 	c.waiting.Store(max(1, int64(time.Since(c.start))))
 	n, err := c.nc.Read(p)
-	c.heard.Store(int64(time.Since(c.start)))
 	c.waiting.Store(0)
 	return n, err
 }
@@ -300,7 +298,9 @@ func (c *Conn) readError(err error) error {
 	return fmt.Errorf("zmtp %s: %w", c.endpoint, err)
 }
 
-// isTimeout: our own deadline, or TCP's.
+// isTimeout: our own deadline has passed, or TCP has given the peer up. It then
+// names what ICMP told it last, if anything: no route to a pod that is gone.
 func isTimeout(err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) ||
+		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }

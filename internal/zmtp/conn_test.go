@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -168,7 +171,14 @@ func TestClose(t *testing.T) {
 	eventually(t, "the reader waits", func() bool { return c.waiting.Load() != 0 })
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() { c.Close() })
+		wg.Go(func() {
+			c.Close()
+			select {
+			case <-c.kept:
+			default:
+				t.Error("Close did not wait for the Conn's goroutine")
+			}
+		})
 	}
 	if err := <-got; !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("%v", err)
@@ -185,7 +195,7 @@ func TestClose(t *testing.T) {
 // A peer that takes nothing blocks Send no longer than PeerTimeout, and Close
 // not at all.
 func TestSendToADeafPeer(t *testing.T) {
-	deaf := func(p *peer) { p.greet("ROUTER"); p.SetReadBuffer(4096); <-p.t.Context().Done() }
+	deaf := func(p *peer) { p.greet("ROUTER"); <-p.t.Context().Done() }
 	flood := func(c *Conn) error {
 		for {
 			if err := c.Send(make([]byte, 1<<20)); err != nil {
@@ -193,24 +203,28 @@ func TestSendToADeafPeer(t *testing.T) {
 			}
 		}
 	}
-	endpoint := serve(t, deaf)
-	c := mustDial(t, endpoint, Options{Type: DEALER, PeerTimeout: 300 * time.Millisecond})
-	if err := flood(c); !errors.Is(err, ErrPeerDead) {
-		t.Errorf("%v", err)
-	}
-	c = mustDial(t, endpoint, Options{Type: DEALER, PeerTimeout: time.Hour})
-	got := make(chan error)
-	go func() { got <- flood(c) }()
-	eventually(t, "Send blocks", func() bool {
-		if c.writing.TryLock() {
-			c.writing.Unlock()
-			return false
+	for _, endpoint := range []string{
+		serve(t, deaf), // given up by TCP itself where it can
+		serveOn(t, "unix", filepath.Join(t.TempDir(), "deaf"), deaf),
+	} {
+		c := mustDial(t, endpoint, Options{Type: DEALER, PeerTimeout: 300 * time.Millisecond})
+		if err := flood(c); !errors.Is(err, ErrPeerDead) {
+			t.Errorf("%v", err)
 		}
-		return true
-	})
-	c.Close()
-	if err := <-got; !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
+		c = mustDial(t, endpoint, Options{Type: DEALER, PeerTimeout: time.Hour})
+		got := make(chan error)
+		go func() { got <- flood(c) }()
+		eventually(t, "Send blocks", func() bool {
+			if c.writing.TryLock() {
+				c.writing.Unlock()
+				return false
+			}
+			return true
+		})
+		c.Close()
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
@@ -322,6 +336,41 @@ func TestAccept(t *testing.T) {
 		t.Error(err)
 	}
 	b.Close()
+}
+
+// A peer that sends nothing but commands keeps Recv from returning, not Close.
+func TestCloseUnderCommands(t *testing.T) {
+	flood := bytes.Repeat(appendCommand(nil, "NEWS", []byte("none")), 1000)
+	endpoint := serve(t, func(p *peer) {
+		p.greet("PUB")
+		for p.put(flood) {
+		}
+	})
+	c := mustDial(t, endpoint, sub())
+	got := make(chan error)
+	go func() {
+		_, err := c.Recv()
+		got <- err
+	}()
+	eventually(t, "the flood arrives", func() bool { return c.waiting.Load() > int64(time.Millisecond) })
+	c.Close()
+	if err := <-got; !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What TCP reports when it gives a peer up counts as a dead peer; a reset does not.
+func TestReadErrors(t *testing.T) {
+	c := &Conn{endpoint: "tcp://gone:1"}
+	for errno, dead := range map[syscall.Errno]bool{
+		syscall.ETIMEDOUT: true, syscall.EHOSTUNREACH: true, syscall.ENETUNREACH: true,
+		syscall.ECONNRESET: false, syscall.EPIPE: false,
+	} {
+		err := c.readError(&net.OpError{Op: "read", Err: os.NewSyscallError("read", errno)})
+		if errors.Is(err, ErrPeerDead) != dead || !dead && !errors.Is(err, errno) || !strings.Contains(err.Error(), c.endpoint) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
 }
 
 // pingNumber is the number in a PING of ours.

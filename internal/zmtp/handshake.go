@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/go-zeromq/zmq4/security/null"
@@ -76,16 +77,25 @@ func (g *guard) Read(p []byte) (int, error) {
 		return 0, bad
 	}
 	if err != nil {
-		g.err = err
 		if errors.Is(err, io.EOF) {
-			g.err = fmt.Errorf("peer closed after %d bytes: %w", len(g.seen), io.ErrUnexpectedEOF)
+			err = io.ErrUnexpectedEOF
+		}
+		g.err = err
+		if gone := err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET); gone && len(g.seen) < greetingLen {
+			// libzmq leaves like this when it has seen ours.
+			g.err = fmt.Errorf("peer closed within its greeting; perhaps it wants another security mechanism than %s: %w", g.mechanism, err)
 		}
 	}
 	return n, err
 }
 
+// Write leaves a broken pipe to the next Read: a peer that hung up on us may have
+// said why.
 func (g *guard) Write(p []byte) (int, error) {
 	n, err := g.Conn.Write(p)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return len(p), nil
+	}
 	if err != nil && g.err == nil {
 		g.err = err
 	}
@@ -134,6 +144,10 @@ func (g *guard) look() error {
 
 // lookAt judges a whole command.
 func (g *guard) lookAt(body []byte) error {
+	// libzmq up to 4.3.5 as PLAIN server writes "\x5ERROR", which C++ reads as "^RROR".
+	if reason, ok := bytes.CutPrefix(body, []byte("^RROR")); ok {
+		return &PeerError{Reason: errorReason(reason)}
+	}
 	name, data, ok := splitCommand(body)
 	if !ok {
 		return &FrameError{Reason: BadCommand, Got: uint64(len(body))}

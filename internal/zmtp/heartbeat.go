@@ -140,7 +140,7 @@ func (c *Conn) deadAt(now time.Time) time.Time {
 	if waiting == 0 || c.pings.lastPong().IsZero() {
 		return now.Add(c.peerTimeout)
 	}
-	return c.start.Add(time.Duration(max(waiting, c.heard.Load()))).Add(c.peerTimeout)
+	return c.start.Add(time.Duration(waiting)).Add(c.peerTimeout)
 }
 
 // keepWriting writes a heartbeat; false when there is no more use in it. A

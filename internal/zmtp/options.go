@@ -34,10 +34,10 @@ type Options struct {
 	// an empty one, means every message. Only for SUB.
 	Subscriptions []string
 
-	// MaxFrame is the largest frame accepted, in bytes. Default 64 MiB.
+	// MaxFrame is the largest frame accepted, in bytes. Default 64 MiB; at most 512 MiB.
 	MaxFrame int64
 	// MaxMessage bounds the frames of one message together, in bytes. Default
-	// MaxFrame + 64 KiB.
+	// MaxFrame + 64 KiB; at most 512 MiB.
 	MaxMessage int64
 	// MaxFrames bounds the number of frames of one message. Default 64.
 	MaxFrames int

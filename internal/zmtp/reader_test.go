@@ -236,6 +236,9 @@ func TestReaderLimits(t *testing.T) {
 				if len(msgs) != 1 || err != io.EOF {
 					t.Fatalf("%d messages, %v; want one and EOF", len(msgs), err)
 				}
+				if len(f.buf) > 2*baseBuffer {
+					t.Errorf("a buffer of %d", len(f.buf))
+				}
 				return
 			}
 			if !errors.As(err, &fe) || fe.Reason != c.reason || fe.Limit != c.limit || len(msgs) != 0 {

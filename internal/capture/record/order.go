@@ -12,7 +12,7 @@ type verdict uint8
 const (
 	write   verdict = iota // it is next, or the first
 	gap                    // numbers before it are missing
-	repeat                 // it is in the file already
+	repeat                 // it is in the file already, or from before the file's beginning
 	restart                // it is of another process than the one before
 )
 
@@ -22,11 +22,13 @@ type order struct {
 	started bool
 	live    uint64 // number of the last live message of this connection
 	hasLive bool
+	first   uint64            // number of the process's first message in the file
+	joining bool              // that message came on this connection, or from a replay made for it
 	sums    map[uint64]uint64 // number → sum of the payload, of the last remembered
 }
 
 // connected begins a new connection: only within one do numbers prove an order.
-func (o *order) connected() { o.hasLive = false }
+func (o *order) connected() { o.hasLive, o.joining = false, false }
 
 // judge looks at a live message. PUB sends in order, so a number that is not
 // above the last live one is a new process's; so is one that is in the file
@@ -47,6 +49,9 @@ func (o *order) judge(seq uint64, payload []byte) verdict {
 	if _, known := o.sums[seq]; known && !o.contradicts(seq, payload) {
 		return repeat
 	}
+	if o.joining && seq < o.first {
+		return repeat // it was sent before the replay began, whose buffer is shorter than that
+	}
 	return restart
 }
 
@@ -63,6 +68,9 @@ func (o *order) restarted() { o.next, o.started, o.sums = 0, false, nil }
 func (o *order) wrote(seq uint64, payload []byte) {
 	if o.sums == nil {
 		o.sums = make(map[uint64]uint64, remembered)
+	}
+	if !o.started {
+		o.first, o.joining = seq, true
 	}
 	o.sums[seq] = xxh3.Hash(payload)
 	delete(o.sums, seq-remembered)

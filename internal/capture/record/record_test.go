@@ -72,7 +72,7 @@ func (g *rig) exist() (out []mockengine.Published) {
 
 func (g *rig) options() Options {
 	r := g.e.Rank(0)
-	return Options{Endpoint: r.Endpoint(), ReplayEndpoint: r.ReplayEndpoint(), Log: slog.New(slog.NewTextHandler(g.t.Output(), nil)), Idle: 200 * time.Millisecond}
+	return Options{Endpoint: r.Endpoint(), ReplayEndpoint: r.ReplayEndpoint(), Log: slog.New(slog.NewTextHandler(g.t.Output(), nil))}
 }
 
 // recording is a running recorder and its file.
@@ -171,7 +171,11 @@ func TestComplete(t *testing.T) {
 			}
 			g := newRig(t, mockengine.Options{Replay: shape, Faults: faults})
 			g.steps(1)
-			rec := begin(t, g.options())
+			o := g.options()
+			if shape == mockengine.ReplyATOMNoEnd {
+				o.Idle = 500 * time.Millisecond // the only end there is
+			}
+			rec := begin(t, o)
 			g.subscribed()
 			for i := range 60 {
 				g.steps(1)
@@ -188,7 +192,7 @@ func TestComplete(t *testing.T) {
 				ends++
 			}
 			want := g.exist()
-			eventually(t, func() bool { return onDisk(rec.path) == len(want) })
+			rec.has(len(want))
 			got := rec.end()
 			if shape != mockengine.Reply4 { // the first ones come from a replay without topics
 				for i := range got {
@@ -221,7 +225,14 @@ func onDisk(path string) int {
 	}
 }
 
-func eventually(t *testing.T, ok func() bool) {
+// has waits until n messages are in the file.
+func (rec *recording) has(n int) {
+	rec.t.Helper()
+	got := 0
+	eventually(rec.t, func() bool { got = onDisk(rec.path); return got == n }, func() string { return fmt.Sprintf("%d of %d messages", got, n) })
+}
+
+func eventually(t *testing.T, ok func() bool, state func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -230,7 +241,7 @@ func eventually(t *testing.T, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("waited in vain at %s", time.Now())
+			t.Fatalf("waited in vain: %s", state())
 		}
 	}
 }
@@ -245,7 +256,7 @@ func TestRestart(t *testing.T) {
 			rec := begin(t, g.options())
 			g.subscribed()
 			g.steps(30)
-			eventually(t, func() bool { return onDisk(rec.path) == len(g.exist()) })
+			rec.has(len(g.exist()))
 			r.Kill()
 			if err := r.Start(); err != nil {
 				t.Fatal(err)
@@ -254,7 +265,7 @@ func TestRestart(t *testing.T) {
 			g.subscribed()
 			g.steps(10)
 			want := g.exist()
-			eventually(t, func() bool { return onDisk(rec.path) == len(want) })
+			rec.has(len(want))
 			g.same(rec.end(), want)
 			if rec.stats.Restarts != 1 || rec.stats.Missing != 0 {
 				t.Errorf("stats %+v", rec.stats)
@@ -266,11 +277,12 @@ func TestRestart(t *testing.T) {
 func TestMissing(t *testing.T) {
 	g := newRig(t, mockengine.Options{BufferSteps: 5})
 	r := g.e.Rank(0)
+	g.steps(1)
 	rec := begin(t, g.options())
+	rec.has(1) // the first replay, of a buffer that is soon too short, is over
 	g.subscribed()
 	g.steps(10)
-	n := len(g.exist())
-	eventually(t, func() bool { return onDisk(rec.path) == n })
+	rec.has(len(g.exist()))
 	r.DropNext(20)
 	g.steps(40)
 	r.Burn(3)
@@ -292,7 +304,7 @@ func TestMissing(t *testing.T) {
 		}
 		want = append(want, p)
 	}
-	eventually(t, func() bool { kept = onDisk(rec.path); return kept >= len(all)-withheld })
+	eventually(t, func() bool { kept = onDisk(rec.path); return kept >= len(all)-withheld }, func() string { return fmt.Sprint(kept) })
 	got := rec.end()
 	if uint64(len(got))+rec.stats.Missing != uint64(len(all))+3 {
 		t.Errorf("%d recorded and %d missing of %d and 3 burned", len(got), rec.stats.Missing, len(all))
@@ -315,7 +327,9 @@ func TestWaits(t *testing.T) {
 	g := newRig(t, mockengine.Options{})
 	r := g.e.Rank(0)
 	r.Kill()
-	rec := begin(t, g.options())
+	o := g.options()
+	o.Idle = 100 * time.Millisecond
+	rec := begin(t, o)
 	r.Silence(true)
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -323,7 +337,7 @@ func TestWaits(t *testing.T) {
 	g.subscribed()
 	g.steps(20)
 	n := len(g.exist())
-	eventually(t, func() bool { return onDisk(rec.path) == n })
+	rec.has(n)
 	g.same(rec.end(), g.exist())
 }
 
@@ -434,6 +448,21 @@ func TestJudge(t *testing.T) {
 			}
 			o.wrote(s.seq, []byte(s.payload))
 		}
+	}
+	// The replay began with number 5; what was sent live before it is not another process's.
+	var joining order
+	joining.connected()
+	for i := uint64(5); i < 10; i++ {
+		joining.wrote(i, fmt.Append(nil, i))
+	}
+	for i := range uint64(10) {
+		if got := joining.judge(i, fmt.Append(nil, i)); got != repeat {
+			t.Errorf("joining: seq %d is %d", i, got)
+		}
+	}
+	joining.connected()
+	if got := joining.judge(3, []byte("3")); got != restart {
+		t.Errorf("an old number over a new connection is %d", got)
 	}
 	// Over a new connection a repeat is one, another payload is another process.
 	var o order

@@ -20,7 +20,7 @@ func (r *recorder) fill(ctx context.Context, to uint64) error {
 	if r.o.ReplayEndpoint == "" {
 		return nil
 	}
-	for {
+	for try := 1; ; try++ {
 		// From the last message in the file: a ROUTER that has another one under
 		// its number is another process's.
 		var from uint64
@@ -32,18 +32,30 @@ func (r *recorder) fill(ctx context.Context, to uint64) error {
 		if err != nil {
 			return err
 		}
-		if end == silent && ctx.Err() == nil {
-			r.o.Log.Warn("the replay had no end", "endpoint", r.o.ReplayEndpoint, "from", from)
-		}
 		if err := r.transcribe(x); err != nil {
 			return err
 		}
-		if end != another {
+		switch {
+		case ctx.Err() != nil || end == marked:
+			return nil
+		case end == another:
+			r.restarted() // and from 0, which no message can contradict
+		case to == capture.EndSeq || try >= tries:
+			r.o.Log.Warn("the replay had no end", "endpoint", r.o.ReplayEndpoint, "from", from)
 			return nil
 		}
-		r.restarted() // and from 0, which no message can contradict
+		t := time.NewTimer(firstPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
 	}
 }
+
+// tries is how often a gap is asked for when a replay ends without its end
+// marker; then what is still missing is counted as that.
+const tries = 3
 
 // ending is how an exchange ended.
 type ending uint8
@@ -66,7 +78,7 @@ func (r *recorder) ask(ctx context.Context, x *exchange, from, to uint64) (endin
 		if ctx.Err() == nil {
 			r.o.Log.Warn("no replay", "endpoint", r.o.ReplayEndpoint, "err", err)
 		}
-		return marked, nil // said already
+		return silent, nil
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -95,8 +107,8 @@ func (r *recorder) ask(ctx context.Context, x *exchange, from, to uint64) (endin
 		case r.order.contradicts(b.seq, b.payload):
 			return another, nil
 		case b.seq >= r.order.next && b.seq < to:
-			if err := r.replayed(b); err != nil {
-				return marked, err
+			if err := r.replayed(b); err != nil || r.order.next >= to {
+				return marked, err // with all that was asked for: what follows is no news
 			}
 		}
 	}
