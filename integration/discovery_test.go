@@ -250,6 +250,9 @@ func (w *world) run() {
 	w.prompt(4)
 	w.mock.sees(w.router, 42)
 	w.router.sound(w.t)
+	if code := w.kvrelay.stop(); code != 0 { // before NATS, which may have begun after it
+		w.t.Errorf("kvrelay ended with %d", code)
+	}
 }
 
 func (w *world) startRelay() { w.kvrelay = startKvrelay(w.t, w.set) }

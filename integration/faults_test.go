@@ -74,6 +74,10 @@ var faults = []fault{
 	}},
 	{name: "frozen", strike: func(f *faultWorld, k *faultRank) {
 		k.publish(10, .1)
+		// Only a peer that has answered a PING can be found silent: by the first
+		// poll of a quiet stream, a HEARTBEAT later, it has.
+		k.settle()
+		k.polled()
 		k.engine.stop() // the kernel still acknowledges what is sent to it
 		f.kvrelay.says("live connection ended")
 		k.engine.cont()

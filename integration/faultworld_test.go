@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/convert"
@@ -317,6 +318,24 @@ func (k *faultRank) uncut() {
 	for _, p := range []*mockengine.Proxy{k.live, k.replay} {
 		if err := p.Admit(); err != nil {
 			k.f.t.Fatal(err)
+		}
+	}
+}
+
+// polled waits for the next replay request.
+func (k *faultRank) polled() {
+	t := k.f.t
+	t.Helper()
+	before := len(k.engine.do("stats", nil).Requests)
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for len(k.engine.do("stats", nil).Requests) == before {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("never: a quiet stream is polled")
 		}
 	}
 }

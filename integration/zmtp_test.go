@@ -292,7 +292,8 @@ func TestZMTPFrozenAndKilled(t *testing.T) {
 	}
 }
 
-// The TTL in our PINGs makes libzmq forget a relay that is gone without a word.
+// The TTL in our PINGs, after which libzmq forgets a silent relay, does not cost a
+// living one its connection.
 func TestZMTPTTL(t *testing.T) {
 	p := newZMTPPeer(t, "ROUTER", "bind", "tcp://127.0.0.1:*", map[string]any{"ROUTER_MANDATORY": 1})
 	c := zmtpDial(t, p.endpoint, zmtp.Options{Type: zmtp.DEALER, Heartbeat: 100 * time.Millisecond, PeerTimeout: 400 * time.Millisecond})

@@ -72,6 +72,7 @@ type Cursor struct {
 	refused   time.Time // since when the endpoint refuses while it matters; zero: it does not
 	refusals  int       // in a row
 	neighbors []pair    // replies around the numbers that the round before skipped
+	denied    bool      // an unproven connection brought a batch that is not of our incarnation
 	strayAt   time.Time // since when the anchor is missing among replies that match the ring
 
 	// LostKeep, while it waits for a PONG.
@@ -165,9 +166,11 @@ func (c *Cursor) Live(now time.Time, seq uint64, payload []byte) {
 		c.feed(seq, xxh3.Hash(payload), payload, false)
 	default:
 		// Not proven: the numbers may fit by accident, and be another engine's.
+		sum := xxh3.Hash(payload)
 		if seq >= c.next {
-			c.hold(seq, xxh3.Hash(payload), payload, false)
+			c.hold(seq, sum, payload, false)
 		} else {
+			c.denied = c.denied || !c.repeats(seq, sum, payload, false)
 			c.count.Discarded++
 		}
 		c.want()

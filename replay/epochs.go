@@ -20,7 +20,7 @@ func (c *Cursor) newEpoch(cause Cause) {
 	c.hint = hint{}
 	c.neighbors = nil
 	c.progress()
-	c.answered = false
+	c.answered, c.denied = false, false
 	c.waiting = false
 	c.keepBy = time.Time{}
 	c.count.EpochApplied, c.count.EpochBurned, c.count.EpochLost = 0, 0, 0
@@ -46,11 +46,16 @@ func (c *Cursor) exhausted() {
 		c.finish()
 		return
 	}
-	if c.missing() || !c.proven && c.held.len() > 0 {
+	switch {
+	case c.denied:
+		// Replay cannot tell – an engine without end markers is silent about an anchor it
+		// never had – but what came live does: another engine, which has not come as far.
+		c.restart()
+	case c.missing() || !c.proven && c.held.len() > 0:
 		c.lose(false, c.lossEnd())
-		return
+	default:
+		c.finish() // nothing changes until the next poll
 	}
-	c.finish() // nothing changes until the next poll
 }
 
 // lossEnd is the first number that is at hand behind what is missing.

@@ -23,7 +23,7 @@ func (c *Cursor) judge(r *round, seq, sum uint64, payload []byte) {
 // live connection came up (rounds do not outlive it). So both lead to the
 // incarnation whose batches were applied.
 func (c *Cursor) prove() {
-	c.above = 0
+	c.above, c.denied = 0, false
 	c.strayAt = time.Time{}
 	c.back()
 	c.proven = true

@@ -250,6 +250,9 @@ func (c *Cursor) stall() {
 	c.count.Stalled++
 	c.round = nil
 	c.closeReplay(true)
+	if r.judged && c.next == r.next0 && !c.missing() {
+		c.ready() // the anchor and nothing more: so ends a replay without an end marker
+	}
 	switch {
 	case !c.keepBy.IsZero():
 	case r.kind >= probeRing && c.onlyBelow(r):

@@ -15,7 +15,11 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 			idle++
 		}
 	}
-	if idle > 8 {
+	most := 8
+	if st.p.noMarker {
+		most = 8 * 4 // each poll takes all attempts
+	}
+	if idle > most {
 		st.violate("LOOP_IDLE", "%d", idle)
 	}
 	if st.exit {
@@ -32,6 +36,8 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 	switch {
 	case st.p.noReplay && e.inc > 1:
 		st.judgeAlone()
+	case mixed && st.p.noMarker && (st.heard == nil || st.heard.inc != e.inc || st.p.noTS || e.setBack || !st.heard.ok):
+		// Nobody said anything that would tell.
 	case mixed:
 		st.violate("MIXED", "")
 	default:

@@ -32,7 +32,7 @@ func randomParams(r *rand.Rand) *params {
 		rgap: choose(r, 1e-5, 1e-4, .002), late: choose(r, 0, 0, .5), redial: choose(r, .1, 1.0, 3.0), subDelay: choose(r, 0, .05, .3),
 		relayStart: choose(r, 0, 0, .5, 3, 10), ring: choose(r, 1024, 1024, 16), hold: choose(r, 20, 100, 100000),
 		lost: choose(r, LostClear, LostClear, LostClear, LostClear, LostClear, LostClear, LostKeep, LostExit),
-		noTS: r.IntN(10) == 0,
+		noTS: r.IntN(10) == 0, noMarker: r.IntN(15) == 0,
 	}
 	if p.lag > .01 {
 		p.ring = 1024 // the ring must be longer than what the engine has not appended yet

@@ -44,7 +44,7 @@ const pingsOut = 2
 // reconnect lets a Publish that waited for it overtake what has to be sent again.
 // dead is closed when the connection is.
 func (p *Publisher) dial(ctx context.Context, servers []string) (nc *nats.Conn, dead <-chan struct{}, err error) {
-	opts, err := p.authOptions()
+	opts, err := p.o.Auth.Options()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,9 +93,9 @@ func (p *Publisher) peersOf(nc *nats.Conn) []string {
 	return peers
 }
 
-// authOptions reads the credential files. Its errors name the setting.
-func (p *Publisher) authOptions() ([]nats.Option, error) {
-	a := &p.o.Auth
+// Options are the connection options; the files are looked at now. Its errors
+// name the setting.
+func (a *Auth) Options() ([]nats.Option, error) {
 	for _, f := range []struct{ setting, path string }{
 		{"NATS_CREDS_FILE", a.CredsFile},
 		{"NATS_NKEY_FILE", a.NKeyFile},

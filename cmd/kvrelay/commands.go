@@ -34,6 +34,7 @@ func commands() []command {
 		{"run", "relay an engine's events to routers (the default)", runRun},
 		{"demo", "watch it work: mock engine, kvrelay, NATS and a router in one process", runDemo},
 		{"mock", "be an engine to try against: cache, evict, be discovered", runMock},
+		{"tail", "show router events as they pass on NATS", runTail},
 		{"config", "show every setting, its value and where that came from", runConfig},
 		{"version", "show what was built, from what", runVersion},
 	}

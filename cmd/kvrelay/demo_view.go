@@ -82,7 +82,7 @@ type demoView struct {
 	live  bool // redraw in place
 	color bool
 	every time.Duration
-	lines int // drawn last
+	lines int         // drawn last
 	past  []demoFacts // drawn in the last two seconds, oldest first: what rates are from
 }
 
