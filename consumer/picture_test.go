@@ -3,6 +3,7 @@ package consumer
 import (
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 )
 
@@ -90,4 +91,22 @@ func FuzzParseHeartbeat(f *testing.F) {
 			t.Errorf("accepted publisher %d", h.Publisher)
 		}
 	})
+}
+
+// BenchmarkPictureMemory reports what a block takes.
+func BenchmarkPictureMemory(b *testing.B) {
+	const blocks = 1_000_000
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		p := NewPicture()
+		for h := range uint64(blocks) {
+			p.Apply(&Event{Kind: Stored, Blocks: []Block{{Hash: h * 0x9e3779b97f4a7c15, TokensHash: h}}})
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/blocks, "B/block")
+		runtime.KeepAlive(p)
+	}
 }

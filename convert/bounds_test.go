@@ -193,6 +193,8 @@ func TestBoundCopies(t *testing.T) {
 	x.want("", apply(removed(1), in(1, "")), apply(removed(2), in(1, "")))
 	x.want("R device 3", apply(removed(3), in(1, "")))
 	x.want("R device 1,2", apply(removed(1), in(2, "")), apply(removed(2), in(1, "")))
+	x.quiet(stored(0, []uint64{1}, in(1, "")))
+	x.want("", apply(removed(1), in(2, ""))) // of a group that has none: nothing to note
 	if n := x.r.ledger.sides.live; n != 0 {
 		t.Errorf("%d records left", n)
 	}

@@ -24,11 +24,10 @@ type model struct {
 	size      uint64
 	full      bool
 
-	items     []modelItem
-	drops     map[Reason]int
-	roots     map[uint64]bool
-	selfMade  []placed // what the switch to full reporting removed
-	suspected int      // blocks dropped
+	items    []modelItem
+	drops    map[Reason]int
+	roots    map[uint64]bool
+	selfMade []placed // what the switch to full reporting removed
 }
 
 type modelKey struct {

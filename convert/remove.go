@@ -46,12 +46,14 @@ func (r *Rank) takeCopy(slot uint32, e *entry, group uint8) (held bool) {
 	}
 	c := l.counts(e, group)
 	switch {
+	case !c.present():
+		return l.held(e) // by other groups
 	case r.cfg.Duplicates == Presence:
 		c.copies = 0
 	case c.announced > 0:
 		c.announced--
 		c.taken = addOne(c.taken)
-	case c.copies > 0:
+	default:
 		c.copies--
 	}
 	l.setCounts(e, group, c)

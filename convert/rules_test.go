@@ -438,6 +438,27 @@ func TestRuns(t *testing.T) {
 	x.want("S device ->2000; S device 2000>2001", stored(0, []uint64{2000}), stored(2000, []uint64{2001}, func(ev *decode.Event) { ev.Medium = []byte("gpu") }, in(0, "full_attention"), salted("x"), func(ev *decode.Event) { ev.SessionID = []byte("s") }))
 }
 
+// TestBatchesApart: batches converted into one Output do not merge.
+func TestBatchesApart(t *testing.T) {
+	var out Output
+	r := New(Config{})
+	for h := range uint64(3) {
+		r.Convert(&decode.Batch{Events: []decode.Event{stored(h, []uint64{h + 1})}}, &out)
+	}
+	if len(out.Events) != 3 {
+		t.Fatalf("%d events", len(out.Events))
+	}
+	for i, e := range out.Events {
+		if len(e.Blocks) != 1 || e.Blocks[0].Hash != uint64(i+1) {
+			t.Errorf("event %d: %+v", i, e)
+		}
+	}
+	out.Reset()
+	if len(out.Events) != 0 || len(out.Notices) != 0 {
+		t.Error("Reset leaves something")
+	}
+}
+
 // TestCleared: whose clears count.
 func TestCleared(t *testing.T) {
 	for _, c := range []struct {

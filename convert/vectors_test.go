@@ -76,7 +76,6 @@ func unhex(tb testing.TB, s string) []byte {
 type vectorStream struct {
 	ranks map[uint32]*Rank
 	ids   map[uint32]uint64
-	drops map[Reason]uint64
 }
 
 func TestVectors(t *testing.T) {

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// maxMemory bounds what one batch may take decoded: 16 times the largest
-	// batch seen in the field, 170 000 events, or 8 million hashes. A batch
+	// maxMemory bounds what one batch may take decoded: some 170 000 events, or
+	// 8 million hashes, which is a prompt of 128k tokens stored page by page at
+	// page size 1 (131 072 events), and room beyond. A batch
 	// that needs more is refused (reason "too much for its size"), and so is
 	// one that needs more than maxRatio times its own size beyond minMemory:
 	// only events with next to nothing in them do, and no engine sends those.

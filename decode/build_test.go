@@ -2,6 +2,7 @@ package decode
 
 import (
 	"fmt"
+	"strings"
 
 	wire "github.com/kvrelay/kvrelay/internal/msgpack"
 )
@@ -66,4 +67,30 @@ func tailed(tail ...any) list { return append(stored(nil, "GPU", nil, nil), tail
 func named(more ...any) dict {
 	return append(dict{"type", "BlockStored", "block_hashes", list{1}, "parent_block_hash", nil,
 		"token_ids", list{1, 2, 3, 4}, "block_size", 4}, more...)
+}
+
+// show writes an event so that two can be compared: nil and empty texts differ,
+// nil and empty lists do not. Problem is left out: the reference has none.
+func show(ev *Event) string {
+	text := func(b []byte) string {
+		if b == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%q", b)
+	}
+	var s strings.Builder
+	fmt.Fprintf(&s, "type %d map %v name %s hashes %x bytes %v parent %x %v tokens %x %v pairs %d size %d %v lora %d %s slot %s %v salt %s %v medium %s mm %v",
+		ev.Type, ev.IsMap, text(ev.Name), ev.Hashes, ev.BytesHash, ev.Parent, ev.HasParent, []byte(ev.Tokens), ev.HasTokens,
+		ev.Pairs, ev.BlockSize, ev.HasBlockSz, ev.LoraID, text(ev.LoraName), text(ev.SlotSalt), ev.HasSlotSalt,
+		text(ev.CacheSalt), ev.HasSalt, text(ev.Medium), ev.HasMM)
+	for _, m := range ev.MM {
+		fmt.Fprintf(&s, " (%d %x %v)", m.Block, m.Hash, m.Offsets)
+	}
+	s.WriteString(" keys")
+	for _, k := range ev.ExtraKeys {
+		fmt.Fprintf(&s, " (%d %s %v %v)", k.Block, text(k.Text), k.Str, k.Pair)
+	}
+	fmt.Fprintf(&s, " group %d %v kind %s %v locality %s %v owner %s session %s reused %v", ev.Group, ev.HasGroup,
+		text(ev.Kind), ev.HasKind, text(ev.Locality), ev.OtherLocality, text(ev.Ownership), text(ev.SessionID), ev.Reused)
+	return s.String()
 }

@@ -3,7 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -85,6 +85,9 @@ func (s *Stream) options(t zmtp.SocketType) zmtp.Options {
 	o.Type = t
 	if t == zmtp.SUB {
 		o.Subscriptions = []string{s.src.Topic}
+		if s.pingRefused.Swap(false) {
+			o.Heartbeat = -1 // this once: a peer that was restarted looks the same
+		}
 	}
 	return o
 }
@@ -110,6 +113,7 @@ func (s *Stream) liveDown(ctx context.Context, gen int, err error) {
 	}
 	s.live = nil
 	s.cursor.LiveDown(now)
+	s.pingRefused.Store(errors.Is(err, zmtp.ErrPingRefused))
 	if ctx.Err() == nil {
 		s.story.down(s, err)
 		s.r.o.SourceLost()
@@ -136,34 +140,21 @@ func (s *Stream) closeLive() {
 	}
 }
 
-// message takes one live message in whatever variant, and says whether the
-// connection is still ours.
-//
-//	topic seq payload     vLLM, SGLang, TensorRT-LLM, mockers
-//	topic payload         ATOM before it numbered its batches
-//	payload               the same with an empty topic
+// message takes one live message, and says whether the connection is still ours.
 func (s *Stream) message(gen int, frames [][]byte) bool {
-	var topic, seqFrame, payload []byte
-	switch len(frames) {
-	case 3:
-		topic, seqFrame, payload = frames[0], frames[1], frames[2]
-	case 2:
-		topic, payload = frames[0], frames[1]
-	case 1:
-		payload = frames[0]
-	}
-	if len(frames) == 0 || len(frames) > 3 || len(frames) == 3 && len(seqFrame) != 8 {
-		return s.pass(gen, func(t *story) { t.refused(s, frames) })
-	}
-	if !s.topicFits(topic) {
+	m, problem := replay.ParseLive(frames)
+	switch {
+	case problem != "":
+		return s.pass(gen, func(t *story) { t.refused(s, frames, problem) })
+	case !s.topicFits(m.Topic):
 		return s.pass(gen, func(t *story) { t.filtered++ })
 	}
-	want := reserveFor(payload)
+	want := reserveFor(m.Payload)
 	credit := s.r.credit.take(s, want)
 	now := s.begin()
 	still := s.liveGen == gen
 	if still {
-		s.take(now, credit, seqFrame, payload)
+		s.take(now, credit, m)
 		still = s.liveGen == gen
 	}
 	if !credit {
@@ -193,27 +184,26 @@ func (s *Stream) pass(gen int, count func(*story)) bool {
 
 // take brings one live batch to the Cursor, or discards it where there is no
 // credit. s.mu is held.
-func (s *Stream) take(now time.Time, credit bool, seqFrame, payload []byte) {
+func (s *Stream) take(now time.Time, credit bool, m replay.Live) {
 	s.story.lastMessage = now
-	seq := s.number(seqFrame, now)
+	if !m.HasSeq {
+		m.Seq = s.number(now)
+	}
 	if credit && s.credited && !s.republish {
-		s.cursor.Live(now, seq, payload)
+		s.cursor.Live(now, m.Seq, m.Payload)
 		return
 	}
 	s.withhold(now)
-	s.cursor.Discard(now, seq)
+	s.cursor.Discard(now, m.Seq)
 }
 
 // reserveFor is the credit taken for a batch before anyone knows what becomes
 // of it: a block of 16 tokens is about as large there as its router event.
 func reserveFor(payload []byte) int { return len(payload) + 256 }
 
-// number reads the seq of a live message, or gives it one where the engine
-// sends none: then gaps cannot be seen, only that a connection was lost.
-func (s *Stream) number(frame []byte, now time.Time) uint64 {
-	if frame != nil {
-		return binary.BigEndian.Uint64(frame)
-	}
+// number gives a batch of an engine that sends no numbers the next one: gaps
+// cannot be seen then, only that a connection was lost.
+func (s *Stream) number(now time.Time) uint64 {
 	if !s.seqless.on {
 		s.seqless.on = true
 		s.closeReplay()

@@ -67,13 +67,13 @@ func (t *story) unreachable(s *Stream, err error) {
 }
 
 // refused counts a live message that is no batch in any variant.
-func (t *story) refused(s *Stream, frames [][]byte) {
+func (t *story) refused(s *Stream, frames [][]byte, problem string) {
 	t.refusedFrames++
 	sizes := make([]int, 0, 4)
 	for _, f := range frames[:min(len(frames), 4)] {
 		sizes = append(sizes, len(f))
 	}
-	s.log.Warn("a message is no engine batch (topic, 8-byte seq, payload): is this the engine's event endpoint?", "frames", len(frames), "first_sizes", sizes)
+	s.log.Warn("a message is no engine batch (topic, 8-byte seq, payload): is this the engine's event endpoint?", "problem", problem, "frames", len(frames), "first_sizes", sizes)
 }
 
 // otherTopic is a replayed batch that TOPIC leaves out: nothing else shows why

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvrelay/kvrelay/convert"
@@ -26,6 +27,8 @@ type Stream struct {
 	asked  chan struct{}   // capacity 1: a replay request waits
 	ctx    context.Context // of run
 	fatal  context.CancelCauseFunc
+
+	pingRefused atomic.Bool // the peer ended the last live connection at our first PING
 
 	mu      sync.Mutex // guards everything below
 	cursor  *replay.Cursor

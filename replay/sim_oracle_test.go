@@ -36,8 +36,8 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 	switch {
 	case st.p.noReplay && e.inc > 1:
 		st.judgeAlone()
-	case mixed && st.p.noMarker && (st.heard == nil || st.heard.inc != e.inc || st.p.noTS || e.setBack || !st.heard.ok):
-		// Nobody said anything that would tell.
+	case st.p.noMarker && (mixed || len(st.applied) == 0) && (st.heard == nil || st.heard.inc != e.inc || st.p.noTS || e.setBack || !st.heard.ok):
+		return st.viol // nobody has said anything that would tell
 	case mixed:
 		st.violate("MIXED", "")
 	default:
