@@ -84,12 +84,14 @@ type Config struct {
 	// ReplayEndpoints are the engine's replay ROUTER sockets. Empty: what
 	// discovery says; static: running without replay, which is warned about.
 	ReplayEndpoints ReplayEndpoints `env:"REPLAY_ENDPOINTS" doc:"static: the engine's replay ROUTER sockets, same shape; also overrides what discovery says. none switches replay off"`
-	// Ranks is a count. Not set and several ENDPOINTS: their number.
-	Ranks int `env:"RANKS" default:"1" min:"1" max:"65536" doc:"data-parallel ranks on this host"`
+	// Ranks is a count. Not set and several ENDPOINTS: their number. With
+	// discovery RANKS and FIRST_RANK choose, where either is set, among the
+	// engine's ranks.
+	Ranks int `env:"RANKS" default:"1" min:"1" max:"65536" doc:"data-parallel ranks on this host; with discovery, unless given: all that the engine has"`
 	// FirstRank with RANKS stays below 65536. Ports count by rank, not from here.
 	FirstRank int `env:"FIRST_RANK" default:"0" min:"0" max:"65535" doc:"number of the first data-parallel rank on this host"`
-	// Topic is matched as a prefix. Empty: everything.
-	Topic string `env:"TOPIC" doc:"topic prefix to subscribe to; empty: everything"`
+	// Topic is matched as a prefix. Empty: what discovery says, else everything.
+	Topic string `env:"TOPIC" doc:"topic prefix to subscribe to; empty: what discovery says, else everything"`
 	// TopicExact drops messages whose topic is longer than TOPIC.
 	TopicExact bool `env:"TOPIC_EXACT" default:"false" doc:"drop messages whose topic is not exactly TOPIC"`
 	// BlockSize is in tokens. 0: discovered, else learned from the first

@@ -150,6 +150,64 @@ func randomEvent(g *rand.Rand) RouterEvent {
 	return e
 }
 
+// plainly encodes e with the smallest encodings, one field after the other.
+func plainly(e *RouterEvent, worker uint64, rank uint32, id uint64) []byte {
+	str := func(b []byte, s string) []byte { return mp.AppendStr(b, s) }
+	fields := 3
+	if !e.NoDomain {
+		fields++
+	}
+	if e.SessionID != nil {
+		fields++
+	}
+	b := mp.AppendUint(str(mp.AppendMapHeader(nil, fields), "worker_id"), worker)
+	b = str(str(b, "storage_tier"), e.Tier.String())
+	if !e.NoDomain {
+		b = str(str(b, "residency_domain"), "worker")
+	}
+	b = mp.AppendUint(str(mp.AppendMapHeader(str(b, "event"), 3), "event_id"), id)
+	b = str(b, "data")
+	switch e.Kind {
+	case Cleared:
+		b = str(b, "cleared")
+	case Removed:
+		b = mp.AppendMapHeader(str(mp.AppendMapHeader(b, 1), "removed"), 1)
+		b = mp.AppendArrayHeader(str(b, "block_hashes"), len(e.Hashes))
+		for _, h := range e.Hashes {
+			b = mp.AppendUint(b, h)
+		}
+	case Stored:
+		b = str(mp.AppendMapHeader(str(mp.AppendMapHeader(b, 1), "stored"), 3), "parent_hash")
+		if e.HasParent {
+			b = mp.AppendUint(b, e.Parent)
+		} else {
+			b = mp.AppendNil(b)
+		}
+		b = mp.AppendArrayHeader(str(mp.AppendNil(str(b, "start_position")), "blocks"), len(e.Blocks))
+		for _, k := range e.Blocks {
+			b = mp.AppendUint(str(mp.AppendMapHeader(b, 3), "block_hash"), k.Hash)
+			b = str(mp.AppendUint(str(b, "tokens_hash"), k.TokensHash), "mm_extra_info")
+			if k.MM == nil {
+				b = mp.AppendNil(b)
+				continue
+			}
+			b = mp.AppendArrayHeader(str(mp.AppendMapHeader(b, 1), "mm_objects"), len(k.MM))
+			for _, o := range k.MM {
+				b = mp.AppendUint(str(mp.AppendMapHeader(b, 2), "mm_hash"), o.Hash)
+				b = mp.AppendArrayHeader(str(b, "offsets"), len(o.Offsets))
+				for _, r := range o.Offsets {
+					b = mp.AppendUint(mp.AppendUint(mp.AppendArrayHeader(b, 2), r[0]), r[1])
+				}
+			}
+		}
+	}
+	b = mp.AppendUint(str(b, "dp_rank"), uint64(rank))
+	if e.SessionID != nil {
+		b = str(str(b, "session_id"), string(e.SessionID))
+	}
+	return b
+}
+
 // TestEncodings: every encoding says the same, and none more than its bound.
 func TestEncodings(t *testing.T) {
 	g := rand.New(rand.NewPCG(5, 5))
@@ -165,6 +223,9 @@ func TestEncodings(t *testing.T) {
 		got, w, r, i := eventOf(generic(t, full))
 		if !reflect.DeepEqual(got, e) || w != worker || r != uint64(rank) || i != id {
 			t.Fatalf("%+v came back as %+v", e, got)
+		}
+		if want := plainly(&e, worker, rank, id); !bytes.Equal(full, want) {
+			t.Fatalf("%x\nwant %x", full, want)
 		}
 		if n := MaxEventSize(&e); len(full) > n || n > len(full)+120+16*(len(e.Blocks)+len(e.Hashes))+400*mmCount(&e) {
 			t.Fatalf("%d bytes, the bound says %d", len(full), n)

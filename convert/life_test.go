@@ -272,17 +272,20 @@ func TestSweepSpares(t *testing.T) {
 	for i := range uint64(3 * sweepLimit) {
 		all = append(all, i+1)
 	}
-	x.quiet(stored(0, all))
-	x.quiet(stored(0, all))
+	x.quiet(stored(0, all, salted("s")))
+	x.quiet(stored(0, all, salted("s")))
 	x.quiet(removed(all...))
 	last := all[len(all)-1]
 	x.quiet(stored(0, []uint64{90000}), stored(0, []uint64{90000}), stored(90000, []uint64{90001}))
-	x.quiet(stored(0, []uint64{last}, salted("s")))
+	x.quiet(stored(77777, []uint64{last}))
 	for range 10 {
 		x.quiet()
 	}
 	if _, ok := x.fold[placed{Device, last}]; !ok || len(x.fold) != 3 {
 		t.Errorf("%d blocks, the one stored again there: %t", len(x.fold), ok)
+	}
+	if x.r.ledger.salts.inUse() {
+		t.Error("its old salt outlived it")
 	}
 	x.want("R device "+fmt.Sprint(last), removed(last))
 }

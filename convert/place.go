@@ -25,6 +25,9 @@ func place(ev *decode.Event) (Tier, Reason) {
 // tierOf reads a medium, in any case. Engines that name none mean the device.
 func tierOf(medium []byte) (Tier, bool) {
 	const longest = len("CPU_PINNED")
+	if string(medium) == "GPU" { // nearly always
+		return Device, true
+	}
 	if len(medium) > longest {
 		return 0, false
 	}

@@ -160,10 +160,10 @@ func TestSGLang(t *testing.T) {
 		"publishers": {`{"version":"0.5.20","kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"replay_endpoint_port_base":6557,"topic":"kv","block_size":16,"dp_size":8,
 			"publishers":[{"dp_rank":0,"endpoint":"tcp://10.0.0.1:5557"},{"dp_rank":4,"endpoint":"tcp://[fd00::2]:5561"},{"dp_rank":8,"endpoint":"tcp://10.0.0.1:5565"},7]}}`,
 			[]string{"0 tcp://10.0.0.1:5557 tcp://10.0.0.1:6557 kv 16/8", "4 tcp://[fd00::2]:5561 tcp://[fd00::2]:6561 kv 16/8",
-				"refused: publisher 4: it is a number, want an object", "refused: rank 8 at tcp://10.0.0.1:5565: rank 8 is outside what the engine says it has: ranks 0 to 7"}},
+				"refused: entry 4 of kv_events.publishers: it is a number, want an object", "refused: rank 8 at tcp://10.0.0.1:5565: rank 8 is outside what the engine says it has: ranks 0 to 7"}},
 		"newer": {`{"version":"0.5.20","dp_size":3,"kv_events":null,"kv_event_sources":[{"dp_rank":1,"endpoint":"tcp://*:2","topic":"b","block_size":32,"replay_endpoint":"tcp://*:12"},{"dp_rank":0,"endpoint":"tcp://*:1","topic":"a","block_size":16},
 			{"dp_rank":2,"endpoint":"tcp://*:3","encoding":"json"},{"endpoint":7}]}`,
-			[]string{"0 tcp://127.0.0.1:1 - a 16/3", "1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 b 32/3", "refused: source 4: endpoint is a number, want a string", "refused: rank 2 at tcp://*:3: encoding json: want msgpack"}},
+			[]string{"0 tcp://127.0.0.1:1 - a 16/3", "1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 b 32/3", "refused: entry 4 of kv_event_sources: endpoint is a number, want a string", "refused: rank 2 at tcp://*:3: encoding json: want msgpack"}},
 		"newer beside older": {`{"version":"0.5.20","kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":1,"replay_endpoint_port_base":11,"topic":"kv","block_size":16,"dp_size":2},
 			"kv_event_sources":[{"dp_rank":0,"endpoint":"tcp://*:1","topic":""},{"dp_rank":1,"endpoint":"tcp://*:2"}]}`,
 			[]string{"0 tcp://127.0.0.1:1 tcp://127.0.0.1:11 - 16/2", "1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 kv 16/2"}},
@@ -217,9 +217,10 @@ func TestOpenEngine(t *testing.T) {
 		"ranks above 0": {openEngine{sources: []*openenginepb.KvEventSource{source(ptr(uint32(4)), at("h", 1, "tcp")), source(ptr(uint32(3)), at("h", 2, "tcp")), source(ptr(uint32(8)), at("h", 3, "tcp"))},
 			info: full(&openenginepb.ParallelismInfo{DataParallelSize: ptr(uint32(4)), DataParallelStartRank: ptr(uint32(4))}), models: map[string]uint32{"m": 16}},
 			[]string{"4 tcp://h:1 - t 16/4", "refused: rank 3 at tcp://h:2: rank 3 is outside what the engine says it has: ranks 4 to 7", "refused: rank 8 at tcp://h:3: rank 8 is outside what the engine says it has: ranks 4 to 7"}},
-		"a rank of its own": {openEngine{sources: []*openenginepb.KvEventSource{source(nil, at("h", 1, "tcp"))}, info: full(&openenginepb.ParallelismInfo{DataParallelSize: ptr(uint32(4)), DataParallelRank: ptr(uint32(2))})}, []string{"2 tcp://h:1 - t 0/4"}},
-		"ranks unknown":     {openEngine{sources: []*openenginepb.KvEventSource{source(ptr(uint32(9)), at("h", 1, "tcp"))}, info: full(&openenginepb.ParallelismInfo{})}, []string{"9 tcp://h:1 - t 0/1"}},
-		"its own stream":    {openEngine{sources: []*openenginepb.KvEventSource{grpcSource}}, []string{"refused: rank 0 at grpc://h:50051: transport grpc (SubscribeKvEvents) is not supported yet: have the engine publish over zmq"}},
+		"without a rank, above 0": {openEngine{sources: []*openenginepb.KvEventSource{source(nil, at("h", 1, "tcp"))}, info: full(&openenginepb.ParallelismInfo{DataParallelSize: ptr(uint32(4)), DataParallelStartRank: ptr(uint32(4))})}, []string{"4 tcp://h:1 - t 0/4"}},
+		"a rank of its own":       {openEngine{sources: []*openenginepb.KvEventSource{source(nil, at("h", 1, "tcp"))}, info: full(&openenginepb.ParallelismInfo{DataParallelSize: ptr(uint32(4)), DataParallelRank: ptr(uint32(2))})}, []string{"2 tcp://h:1 - t 0/4"}},
+		"ranks unknown":           {openEngine{sources: []*openenginepb.KvEventSource{source(ptr(uint32(9)), at("h", 1, "tcp"))}, info: full(&openenginepb.ParallelismInfo{})}, []string{"9 tcp://h:1 - t 0/1"}},
+		"its own stream":          {openEngine{sources: []*openenginepb.KvEventSource{grpcSource}}, []string{"refused: rank 0 at grpc://h:50051: transport grpc (SubscribeKvEvents) is not supported yet: have the engine publish over zmq"}},
 		"its own stream beside zmq": {openEngine{sources: []*openenginepb.KvEventSource{grpcSource, source(ptr(uint32(0)), at("h", 1, "tcp"))}},
 			[]string{"0 tcp://h:1 - t 0/1", "refused: rank 0 at grpc://h:50051: transport grpc (SubscribeKvEvents) is not supported yet; the engine's zmq source of the rank is used"}},
 		"no endpoint":      {openEngine{sources: []*openenginepb.KvEventSource{source(ptr(uint32(0)), nil)}}, []string{"refused: rank 0: it has no endpoint"}},
@@ -253,5 +254,27 @@ func TestNothing(t *testing.T) {
 	a, _ := answerOf(t, Options{URL: "http://" + web(t, map[string]string{"/server_info": `{"disaggregation_mode":"decode","kv_events":null}`})})
 	if a.role != roleDecode {
 		t.Errorf("role %q", a.role)
+	}
+}
+
+// Lists without end cost no memory: what is beyond the bound is refused in one line.
+func TestEndlessLists(t *testing.T) {
+	ones := "[1" + strings.Repeat(",1", 1<<20) + "]"
+	var keys strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&keys, `,"%d":7`, i)
+	}
+	for name, parse := range map[string]func() (*answer, error){
+		"vLLM, list":      func() (*answer, error) { return parseVLLM([]byte(ones)) },
+		"vLLM, object":    func() (*answer, error) { return parseVLLM([]byte("{" + keys.String()[1:] + "}")) },
+		"SGLang, sources": func() (*answer, error) { return parseSGLang([]byte(`{"kv_event_sources":`+ones+`}`), "x") },
+		"SGLang, publishers": func() (*answer, error) {
+			return parseSGLang([]byte(`{"kv_events":{"publisher":"zmq","publishers":`+ones+`}}`), "x")
+		},
+	} {
+		a, err := parse()
+		if err != nil || len(a.list) != 0 || len(a.refused) != maxSources+1 || a.refused[maxSources].String() != "further sources: at most 1024 are used" {
+			t.Errorf("%s: %v, %d refused", name, err, len(a.refused))
+		}
 	}
 }

@@ -53,16 +53,9 @@ func raw(t *testing.T, text string) string {
 	return l.Addr().String()
 }
 
-// nobody is an address where nothing listens.
-func nobody(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+// nobody is an address where nothing listens: a port below those that servers
+// in tests are given.
+const nobody = "127.0.0.1:1"
 
 const sameByHand = "; settings that do the same: ENGINE=static, ENDPOINTS=tcp://HOST:PORT and REPLAY_ENDPOINTS=tcp://HOST:PORT, as in the engine's KV events config"
 
@@ -76,7 +69,7 @@ func TestSilence(t *testing.T) {
 		openenginepb.RegisterOpenEngineServer(s, &openEngine{info: &openenginepb.EngineInfo{MinimumClientRevision: 4}})
 	})
 	huge := "grpc://" + serve(t, func(s *grpc.Server) {
-		vllmpb.RegisterControlServer(s, &vllmEngine{sources: vllmSources(&vllmpb.KvEventSource{Topic: strings.Repeat("x", maxAnswer)})})
+		vllmpb.RegisterControlServer(s, &vllmEngine{sources: vllmSources(&vllmpb.KvEventSource{Topic: strings.Repeat("x", maxSourceList)})})
 	})
 	tlsServer := httptest.NewUnstartedServer(http.NotFoundHandler())
 	tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -90,8 +83,8 @@ func TestSilence(t *testing.T) {
 		class class
 		want  string // URL stands for the address
 	}{
-		{"nobody, gRPC", Options{URL: "grpc://" + nobody(t)}, unreachable, "URL: connection refused"},
-		{"nobody, HTTP", Options{URL: "http://" + nobody(t)}, unreachable, "URL: connection refused"},
+		{"nobody, gRPC", Options{URL: "grpc://" + nobody}, unreachable, "URL: connection refused"},
+		{"nobody, HTTP", Options{URL: "http://" + nobody}, unreachable, "URL: connection refused"},
 		{"closes", Options{URL: "http://" + raw(t, "")}, unreachable, "URL: it closed the connection"},
 
 		{"UNAVAILABLE", Options{URL: says(codes.Unavailable, "loading\nmodel")}, notReady, "URL: not ready yet (loading model)"},
@@ -112,7 +105,7 @@ func TestSilence(t *testing.T) {
 		{"PERMISSION_DENIED with a token", Options{Token: "s3cret", URL: says(codes.PermissionDenied, "x")}, denied, "URL: it does not accept DISCOVERY_TOKEN (PermissionDenied)"},
 
 		{"INTERNAL", Options{URL: says(codes.Internal, "oops\t"+strings.Repeat("x", 300))}, broken, "URL: Internal: oops " + strings.Repeat("x", 195) + "…"},
-		{"too long, gRPC", Options{Kind: KindVLLM, URL: huge}, broken, "URL: ResourceExhausted: grpc: received message larger than max (8388618 vs. 8388608)"},
+		{"too long, gRPC", Options{Kind: KindVLLM, URL: huge}, broken, "URL: ResourceExhausted: grpc: received message larger than max (1048584 vs. 1048576)"},
 		{"500", Options{URL: "http://" + web(t, map[string]string{"/kv_event_sources": "500"})}, broken, "URL: 500 for /kv_event_sources"},
 		{"a redirect", Options{Kind: KindVLLM, URL: "http://" + web(t, map[string]string{"/kv_event_sources": "301"})}, broken, "URL: 301 for /kv_event_sources"},
 		{"no JSON", Options{Kind: KindVLLM, URL: "http://" + web(t, map[string]string{"/kv_event_sources": "<html>"})}, broken, "URL: its answer to /kv_event_sources is no JSON"},

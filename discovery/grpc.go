@@ -24,8 +24,9 @@ type link struct {
 	dialErr atomic.Pointer[error] // of the last dial that failed
 }
 
-// connect prepares a connection; the first question dials it.
-func connect(t target, o *Options) (*link, error) {
+// connect prepares a connection; the first question dials it. An answer of
+// more than limit bytes is refused.
+func connect(t target, o *Options, limit int) (*link, error) {
 	l := &link{t: t, o: o}
 	creds := insecure.NewCredentials()
 	if t.tls {
@@ -46,7 +47,7 @@ func connect(t target, o *Options) (*link, error) {
 	conn, err := grpc.NewClient("passthrough:///"+t.addr,
 		grpc.WithTransportCredentials(creds), grpc.WithContextDialer(dial), grpc.WithNoProxy(),
 		grpc.WithUserAgent(userAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit)),
 		grpc.WithMaxHeaderListSize(64<<10))
 	if err != nil {
 		return nil, failf(broken, "%s", clean(err.Error()))

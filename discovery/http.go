@@ -12,8 +12,11 @@ const (
 	// longer is asked again later.
 	callTimeout = 5 * time.Second
 	// maxAnswer bounds an answer in bytes; a longer one is refused. SGLang's
-	// server info has about 100 kB.
+	// server info has about 20 kB for each rank.
 	maxAnswer = 8 << 20
+	// maxSourceList bounds a list of sources in gRPC, which takes many times its
+	// size once it is decoded; a longer one is refused.
+	maxSourceList = 1 << 20
 )
 
 // get asks t for a path over HTTP. It follows no redirect, which could take

@@ -75,3 +75,27 @@ func jsonText(err error) string {
 	}
 	return clean(err.Error())
 }
+
+// elements calls each with the elements of a list in JSON that is valid, at
+// most maxSources of them; more says that there are further ones.
+func elements(list []byte, each func(i int, raw json.RawMessage)) (more bool, err error) {
+	dec := json.NewDecoder(bytes.NewReader(list))
+	if first, err := dec.Token(); err != nil || first != json.Delim('[') {
+		var l []struct{}
+		return false, json.Unmarshal(list, &l) // which says what it is instead
+	}
+	for i := 0; dec.More(); i++ {
+		if i == maxSources {
+			return true, nil
+		}
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			return false, err
+		}
+		each(i, raw)
+	}
+	return false, nil
+}
+
+// furtherSources refuses what is beyond maxSources.
+func (a *answer) furtherSources() { a.refuse("further sources", "at most %d are used", maxSources) }

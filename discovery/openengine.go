@@ -13,7 +13,7 @@ const clientRevision = 1
 
 // askOpenEngine asks an engine that speaks OpenEngine.
 func askOpenEngine(ctx context.Context, t target, o *Options) (*answer, error) {
-	l, err := connect(t, o)
+	l, err := connect(t, o, maxSourceList)
 	if err != nil {
 		return nil, err
 	}

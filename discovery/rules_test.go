@@ -106,6 +106,10 @@ func TestRules(t *testing.T) {
 			refused: []string{"rank 4294967295 at tcp://h:1: rank 4294967295 is outside what the engine says it has: rank 0 alone"}},
 		{name: "one endpoint for two", list: list{zmq(0, "tcp://localhost:1", ""), zmq(1, "tcp://127.0.0.1:1", "")}, at: "http://localhost:1",
 			want: []string{"0 tcp://localhost:1 - - 0/2"}, refused: []string{"rank 1 at tcp://127.0.0.1:1: tcp://127.0.0.1:1 is also the live endpoint of rank 0 at tcp://localhost:1: want an endpoint for each rank"}},
+		{name: "one endpoint for two, spelt otherwise", list: list{zmq(0, "tcp://Engine:1", ""), zmq(1, "tcp://engine:1", ""), zmq(2, "tcp://[::ffff:10.0.0.9]:1", ""), zmq(3, "tcp://10.0.0.9:1", "")},
+			want: []string{"0 tcp://Engine:1 - - 0/4", "2 tcp://[::ffff:10.0.0.9]:1 - - 0/4"},
+			refused: []string{"rank 1 at tcp://engine:1: tcp://engine:1 is also the live endpoint of rank 0 at tcp://Engine:1: want an endpoint for each rank",
+				"rank 3 at tcp://10.0.0.9:1: tcp://10.0.0.9:1 is also the live endpoint of rank 2 at tcp://[::ffff:10.0.0.9]:1: want an endpoint for each rank"}},
 		{name: "ranges that overlap", list: list{zmq(0, "tcp://*:5557", "tcp://*:5558"), zmq(1, "tcp://*:5558", "tcp://*:5559")}, want: []string{"1 tcp://10.0.0.5:5558 tcp://10.0.0.5:5559 - 0/2"},
 			refused: []string{"rank 0 at tcp://*:5557: its replay endpoint tcp://10.0.0.5:5558 is also the live endpoint of rank 1 at tcp://*:5558: the two ranges of ports overlap; give the engine another replay port, or set REPLAY_ENDPOINTS"}},
 		{name: "overlap with itself", list: list{zmq(0, "tcp://*:5557", "tcp://*:5557")},
@@ -216,5 +220,20 @@ func TestSocketThatIsThere(t *testing.T) {
 	got := resolve(&answer{list: []advertised{zmq(0, "ipc://"+path, "")}}, at, &Options{})
 	if len(got.sources) != 1 || len(got.warnings) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestSpan(t *testing.T) {
+	last := span{4294967290, 10} // reaches beyond the last number
+	for rank, want := range map[uint32]bool{4294967289: false, 4294967290: true, 4294967295: true, 0: false, 3: false} {
+		if last.has(rank) != want {
+			t.Errorf("%v has %d: %v", last, rank, !want)
+		}
+	}
+	if got := last.String(); got != "ranks 4294967290 to 4294967299" {
+		t.Error(got)
+	}
+	if !(span{5, 0}).has(0) {
+		t.Error("an unknown range excludes a rank")
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // askSGLang asks SGLang's gRPC server, by default at its HTTP port + 10000.
 func askSGLang(ctx context.Context, t target, o *Options) (*answer, error) {
-	l, err := connect(t, o)
+	l, err := connect(t, o, maxAnswer)
 	if err != nil {
 		return nil, err
 	}
@@ -53,14 +53,14 @@ type sglangInfo struct {
 // sglangEvents is kv_events: the ports of rank 0, from which the others count
 // up, or an endpoint for each.
 type sglangEvents struct {
-	Publisher  string            `json:"publisher"`
-	Host       string            `json:"endpoint_host"`
-	Port       *uint32           `json:"endpoint_port_base"`
-	Topic      string            `json:"topic"`
-	BlockSize  *uint32           `json:"block_size"` // tokens: page size × decode context parallel size
-	DPSize     *uint32           `json:"dp_size"`
-	ReplayPort *uint32           `json:"replay_endpoint_port_base"`
-	Publishers []json.RawMessage `json:"publishers"`
+	Publisher  string          `json:"publisher"`
+	Host       string          `json:"endpoint_host"`
+	Port       *uint32         `json:"endpoint_port_base"`
+	Topic      string          `json:"topic"`
+	BlockSize  *uint32         `json:"block_size"` // tokens: page size × decode context parallel size
+	DPSize     *uint32         `json:"dp_size"`
+	ReplayPort *uint32         `json:"replay_endpoint_port_base"`
+	Publishers json.RawMessage `json:"publishers"`
 }
 
 // sglangSource is an entry of kv_event_sources or of publishers.
@@ -102,12 +102,10 @@ func parseSGLang(body []byte, from string) (*answer, error) {
 		a.ranks = *info.DPSize
 	}
 	a.dp = span{0, a.ranks}
-	if a.sglangSources(info.Sources, events) || events.Publisher == "" {
+	if a.sglangList("kv_event_sources", info.Sources, events) || events.Publisher == "" {
 		return a, nil
 	}
-	if len(events.Publishers) > 0 {
-		a.sglangList("publisher", events.Publishers, events)
-	} else {
+	if !a.sglangList("kv_events.publishers", events.Publishers, events) {
 		a.sglangRanks(events)
 	}
 	return a, nil
@@ -134,53 +132,53 @@ func (a *answer) sglangEvents(raw json.RawMessage) (sglangEvents, error) {
 	return e, nil
 }
 
-// sglangSources reads kv_event_sources, and says whether it told anything.
-func (a *answer) sglangSources(raw json.RawMessage, events sglangEvents) bool {
-	if raw == nil || string(raw) == "null" {
+// sglangList adds sources that name their endpoints, and says whether there
+// are any. What one does not say is as kv_events says it.
+func (a *answer) sglangList(what string, list json.RawMessage, events sglangEvents) (some bool) {
+	if list == nil || string(list) == "null" {
 		return false
 	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(raw, &list); err != nil {
-		a.refuse("kv_event_sources", "%s", jsonText(err))
-		return false
+	more, err := elements(list, func(i int, raw json.RawMessage) {
+		some = true
+		a.sglangSource(fmt.Sprintf("entry %d of %s", i+1, what), raw, events)
+	})
+	if err != nil {
+		a.refuse(what, "%s", jsonText(err))
 	}
-	a.sglangList("source", list, events)
-	return len(list) > 0
+	if more {
+		a.furtherSources()
+	}
+	return some
 }
 
-// sglangList adds sources that name their endpoints. What one does not say is
-// as kv_events says it.
-func (a *answer) sglangList(what string, list []json.RawMessage, events sglangEvents) {
-	for i, raw := range list {
-		name := fmt.Sprintf("%s %d", what, i+1)
-		var s sglangSource
-		if err := json.Unmarshal(raw, &s); err != nil {
-			a.refuse(name, "%s", jsonText(err))
-			continue
-		}
-		adv := advertised{transport: "zmq", encoding: s.Encoding, endpoint: s.Endpoint, topic: events.Topic}
-		if events.Publisher != "" {
-			adv.transport = events.Publisher
-		}
-		if s.Transport != nil {
-			adv.transport = *s.Transport
-		}
-		if s.Rank != nil {
-			adv.rank, adv.hasRank = *s.Rank, true
-		}
-		if s.Topic != nil {
-			adv.topic = *s.Topic
-		}
-		if s.BlockSize != nil {
-			adv.blockSize = *s.BlockSize
-		}
-		if s.Replay != nil {
-			adv.replay = *s.Replay
-		} else if e, err := parseEndpoint(s.Endpoint); err == nil && e.path == "" && events.ReplayPort != nil {
-			adv.replay = portOf(e.host, *events.ReplayPort, adv.rank)
-		}
-		a.list = append(a.list, adv)
+func (a *answer) sglangSource(name string, raw json.RawMessage, events sglangEvents) {
+	var s sglangSource
+	if err := json.Unmarshal(raw, &s); err != nil {
+		a.refuse(name, "%s", jsonText(err))
+		return
 	}
+	adv := advertised{transport: "zmq", encoding: s.Encoding, endpoint: s.Endpoint, topic: events.Topic}
+	if events.Publisher != "" {
+		adv.transport = events.Publisher
+	}
+	if s.Transport != nil {
+		adv.transport = *s.Transport
+	}
+	if s.Rank != nil {
+		adv.rank, adv.hasRank = *s.Rank, true
+	}
+	if s.Topic != nil {
+		adv.topic = *s.Topic
+	}
+	if s.BlockSize != nil {
+		adv.blockSize = *s.BlockSize
+	}
+	if s.Replay != nil {
+		adv.replay = *s.Replay
+	} else if e, err := parseEndpoint(s.Endpoint); err == nil && e.path == "" && events.ReplayPort != nil {
+		adv.replay = portOf(e.host, *events.ReplayPort, adv.rank)
+	}
+	a.list = append(a.list, adv)
 }
 
 // sglangRanks adds a source for each rank, by port.

@@ -12,7 +12,7 @@ import (
 
 // askVLLM asks vLLM's gRPC control service.
 func askVLLM(ctx context.Context, t target, o *Options) (*answer, error) {
-	l, err := connect(t, o)
+	l, err := connect(t, o, maxSourceList)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +93,14 @@ func parseVLLM(body []byte) (*answer, error) {
 	case string(trimmed) == "null":
 		return a, nil
 	case trimmed[0] == '[':
-		var list []json.RawMessage
-		if err := json.Unmarshal(body, &list); err != nil {
+		more, err := elements(body, func(i int, raw json.RawMessage) {
+			a.vllmSource(fmt.Sprintf("source %d of /kv_event_sources", i+1), nil, raw)
+		})
+		if err != nil {
 			return nil, failf(broken, "its answer to /kv_event_sources: %s", jsonText(err))
 		}
-		for i, raw := range list {
-			a.vllmSource(fmt.Sprintf("source %d of /kv_event_sources", i+1), nil, raw)
+		if more {
+			a.furtherSources()
 		}
 		return a, nil
 	case trimmed[0] != '{':
@@ -107,7 +109,11 @@ func parseVLLM(body []byte) (*answer, error) {
 	// Token by token, since a rank may be there twice.
 	dec := json.NewDecoder(bytes.NewReader(body))
 	_, _ = dec.Token() // the brace
-	for dec.More() {
+	for n := 0; dec.More(); n++ {
+		if n == maxSources {
+			a.furtherSources()
+			break
+		}
 		key, err := dec.Token()
 		var raw json.RawMessage
 		if err == nil {

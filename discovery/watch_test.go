@@ -7,147 +7,10 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-// script is an address whose ways of asking are told by the test. Time is
-// synctest's: nothing really waits.
-type script struct {
-	t      *testing.T
-	d      *Discoverer
-	began  time.Time
-	cancel context.CancelFunc
-	ended  chan struct{}
-
-	mu      sync.Mutex
-	say     map[string]func() (*answer, error) // by prober
-	asked   []string                           // "vllm 250ms": who was asked when
-	updates []string
-	log     bytes.Buffer
-}
-
-func (s *script) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(p)
-}
-
-// logged are the log lines since the last call, without time.
-func (s *script) logged() (lines []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range strings.Lines(s.log.String()) {
-		lines = append(lines, strings.TrimSpace(l))
-	}
-	s.log.Reset()
-	return lines
-}
-
-func (s *script) tells(name string, f func() (*answer, error)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.say[name] = f
-}
-
-func refuses(c class, text string) func() (*answer, error) {
-	return func() (*answer, error) { return nil, failf(c, "%s", text) }
-}
-
-func has(a answer) func() (*answer, error) {
-	return func() (*answer, error) { b := a; return &b, nil }
-}
-
-// counts is how often each was asked since the last call.
-func (s *script) counts() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := map[string]int{}
-	for _, a := range s.asked {
-		n[strings.Fields(a)[0]]++
-	}
-	s.asked = nil
-	return fmt.Sprint(n)
-}
-
-func (s *script) told() (updates []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	updates, s.updates = s.updates, nil
-	return updates
-}
-
-// watch runs a Discoverer with probers of these names against s.
-func watch(t *testing.T, o Options, names ...string) *script {
-	s := &script{t: t, began: time.Now(), say: map[string]func() (*answer, error){}, ended: make(chan struct{})}
-	o.Log = slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.probers = nil
-	for _, name := range names {
-		kind, url, _ := strings.Cut(name, "@")
-		s.say[name] = refuses(unreachable, "connection refused")
-		d.probers = append(d.probers, prober{kind: kind, target: target{url: or(url, "u"), host: "10.0.0.1"}, asks: "Q", ask: func(ctx context.Context) (*answer, error) {
-			s.mu.Lock()
-			s.asked = append(s.asked, fmt.Sprintf("%s %v", name, time.Since(s.began)))
-			f := s.say[name]
-			s.mu.Unlock()
-			return f()
-		}})
-	}
-	s.d = d
-	ctx, cancel := context.WithCancel(t.Context())
-	s.cancel = cancel
-	go func() {
-		defer close(s.ended)
-		if err := d.Watch(ctx, func(list []Source) {
-			var l []string
-			for _, src := range list {
-				l = append(l, short(src))
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.updates = append(s.updates, strings.Join(l, ", "))
-		}); err != nil {
-			t.Errorf("Watch: %v", err)
-		}
-	}()
-	synctest.Wait()
-	return s
-}
-
-func (s *script) stop() {
-	s.cancel()
-	<-s.ended
-}
-
-func (s *script) after(d time.Duration) {
-	time.Sleep(d) // synctest's: takes no time
-	synctest.Wait()
-}
-
-func (s *script) updated(want ...string) {
-	s.t.Helper()
-	if got := s.told(); len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
-		s.t.Errorf("told %q, want %q", got, want)
-	}
-}
-
-func (s *script) says(want ...string) {
-	s.t.Helper()
-	if got := s.logged(); len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
-		s.t.Errorf("said\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
 
 func one(endpoint string) answer {
 	return answer{kind: KindVLLM, version: "1.0", blockSize: 16, ranks: 1, list: []advertised{zmq(0, endpoint, "")}}
@@ -168,10 +31,14 @@ func TestLateEngine(t *testing.T) {
 		if len(lines) < 2 || len(lines) > 3 || !strings.HasPrefix(lines[0], waits+" for=3") {
 			t.Errorf("in 90 s: %q", lines)
 		}
-		if n := s.counts(); n < "map[vllm:19]" || n > "map[vllm:30]" {
-			t.Errorf("asked %s times in 90 s", n)
+		s.asks("vllm", 19, 30) // in 90 s
+		for range 100 {        // of a source that was there before
+			s.d.Lost()
+			s.after(time.Second)
 		}
-		if st := s.d.State(); st.Awaiting != "u: connection refused" || st.LastError != st.Awaiting || st.Kind != "" || st.Asked != st.Failed || st.Asked < 19 || st.LastAnswer != (time.Time{}) || time.Since(st.Since) != 90*time.Second {
+		s.asks("vllm", 19, 30) // no more for that
+		s.logged()
+		if st := s.d.State(); st.Awaiting != "u: connection refused" || st.LastError != st.Awaiting || st.Kind != "" || st.Asked != st.Failed || st.Asked < 19 || st.LastAnswer != (time.Time{}) || time.Since(st.Since) != 190*time.Second {
 			t.Errorf("state %+v", st)
 		}
 		s.tells("vllm", refuses(notReady, "not ready yet (503)"))
@@ -214,9 +81,7 @@ func TestSourcesChange(t *testing.T) {
 		s.tells("vllm", has(a))
 		s.after(time.Minute)
 		s.updated("0 tcp://10.0.0.1:1 - - 16/2")
-		if n := s.counts(); n < "map[vllm:11]" || n > "map[vllm:14]" {
-			t.Errorf("asked %s times in a minute", n) // soon after the change, then every 10 s
-		}
+		s.asks("vllm", 11, 14) // in a minute: soon after the change, then every 10 s
 		s.says(`level=INFO msg="waiting for the engine to say where its KV events are" because="u: connection refused"`,
 			`level=INFO msg="found the engine" engine=u kind=vllm version=1.0 sources="rank 0 at tcp://10.0.0.1:1" block_size=16`)
 		a.list = []advertised{zmq(0, "tcp://*:1", ""), zmq(1, "tcp://*:2", "")}
@@ -226,8 +91,9 @@ func TestSourcesChange(t *testing.T) {
 		s.says(`level=INFO msg="the engine's sources changed" engine=u kind=vllm version=1.0 sources="rank 0 at tcp://10.0.0.1:1, rank 1 at tcp://10.0.0.1:2" block_size=16`)
 		a.list = []advertised{zmq(0, "tcp://*:9", ""), zmq(1, "tcp://*:2", "")}
 		s.tells("vllm", has(a))
-		s.after(10 * time.Second)
+		s.after(time.Minute)
 		s.updated("0 tcp://10.0.0.1:9 - - 16/2, 1 tcp://10.0.0.1:2 - - 16/2")
+		s.asks("vllm", 13, 18) // soon again after each of the two changes
 		a.list = nil
 		s.tells("vllm", has(a))
 		s.logged()
@@ -272,22 +138,16 @@ func TestLost(t *testing.T) {
 		s.logged()
 		s.d.Lost()
 		s.after(0)
-		if n := s.counts(); n != "map[vllm:1]" {
-			t.Errorf("after a loss: %s", n)
-		}
+		s.asks("vllm", 1, 1)
 		s.after(2 * time.Second) // the stream may end a moment before its engine: soon again
-		if n := s.counts(); n < "map[vllm:2]" {
-			t.Errorf("after that: %s", n)
-		}
+		s.asks("vllm", 2, 4)
 		s.after(3 * time.Hour)
 		s.counts()
 		for range 1000 {
 			s.d.Lost()
 			s.after(10 * time.Millisecond)
 		}
-		if n := s.counts(); len(n) > len("map[vllm:9]") && n > "map[vllm:24]" {
-			t.Errorf("in 10 s of losses: %s", n)
-		}
+		s.asks("vllm", 8, 11) // in 10 s
 
 		s.tells("vllm", refuses(unreachable, "connection refused"))
 		s.d.Lost()
@@ -316,8 +176,8 @@ func TestAuto(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := watch(t, Options{}, "vllm", "sglang@v", "openengine@w")
 		defer s.stop()
-		if n := s.counts(); n != "map[openengine@w:1 sglang@v:1 vllm:1]" {
-			t.Errorf("asked %s", n)
+		if n := s.counts(); len(n) != 3 {
+			t.Errorf("asked %v", n)
 		}
 		s.says(`level=INFO msg="waiting for the engine to say where its KV events are" because="u: connection refused; v: connection refused; w: connection refused"`)
 		s.tells("vllm", has(answer{kind: KindVLLM}))
@@ -335,8 +195,8 @@ func TestAuto(t *testing.T) {
 		}
 		s.counts()
 		s.after(time.Minute)
-		if n := s.counts(); !strings.HasPrefix(n, "map[sglang@v:") {
-			t.Errorf("asked %s", n)
+		if n := s.counts(); len(n) != 1 || n["sglang@v"] < 4 {
+			t.Errorf("asked %v", n)
 		}
 		s.tells("sglang@v", refuses(unreachable, "connection refused"))
 		s.after(11 * time.Second)
@@ -396,8 +256,10 @@ func TestPartialIsWaitedOn(t *testing.T) {
 		s.after(5 * time.Second)
 		s.updated("0 tcp://10.0.0.1:1 - - 16/1")
 		s.tells("vllm", has(partial))
+		s.logged()
 		s.after(time.Minute)
 		s.updated() // known already
+		s.says()
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := watch(t, Options{URL: "http://h:1"}, "vllm")

@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/kvrelay/kvrelay/consumer"
 )
-
-var faultSeeds = flag.Int("seeds", 1, "seeds of each kind of fault in TestFaults; pairs are sampled likewise")
 
 // fault is one kind of trouble. It strikes a running world, after which the
 // router must come to hold what the engine holds (settle says so).
@@ -242,7 +239,7 @@ func runFaults(t *testing.T, seed uint64, fs ...fault) {
 
 // Every kind of fault alone, and in random pairs: whatever happens, the router
 // ends with what the engine holds, every event id once and in order.
-func TestFaults(t *testing.T) {
+func TestFaultsLibzmq(t *testing.T) {
 	for seed := range uint64(*faultSeeds) {
 		for _, x := range faults {
 			t.Run(fmt.Sprintf("%s/%d", x.name, seed), func(t *testing.T) {

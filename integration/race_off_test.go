@@ -1,4 +1,4 @@
-//go:build integration && !race
+//go:build !race
 
 package integration
 

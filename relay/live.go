@@ -40,7 +40,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// liveLoop keeps the live connection: dial, read until it fails, again. A
+// liveLoop keeps the live connection: dial, read until it fails, again. A short
 // connection that brought nothing does not reset the backoff, so a peer that
 // accepts and closes causes no storm.
 func (s *Stream) liveLoop(ctx context.Context) {
@@ -56,7 +56,7 @@ func (s *Stream) liveLoop(ctx context.Context) {
 			}
 			continue
 		}
-		gen := s.liveUp(conn)
+		gen, up := s.liveUp(conn), time.Now()
 		var got int
 		for {
 			frames, err := conn.Recv()
@@ -71,7 +71,7 @@ func (s *Stream) liveLoop(ctx context.Context) {
 		}
 		conn.Close()
 		c.ended()
-		if got > 0 {
+		if got > 0 || time.Since(up) > maxBackoff {
 			b.reset()
 		}
 		if !pause(ctx, b.next()) {
@@ -97,6 +97,9 @@ func (s *Stream) liveUp(conn *zmtp.Conn) (gen int) {
 	defer s.finish(0)
 	s.liveGen++
 	s.live = conn
+	if s.ctx.Err() != nil {
+		conn.Close() // run has closed what it knew of
+	}
 	if s.seqless.on {
 		s.seqless.next++ // what was sent meanwhile is unknown: a gap
 	}
@@ -134,6 +137,7 @@ func (s *Stream) unreachable(ctx context.Context, err error) {
 // closeLive ends the live connection without telling the Cursor. s.mu is held.
 func (s *Stream) closeLive() {
 	s.liveGen++
+	s.story.liveSince = time.Time{}
 	if s.live != nil {
 		s.live.Close()
 		s.live = nil

@@ -140,6 +140,9 @@ func (s *Stream) finish(reserved int) {
 	s.r.credit.settle(s, delta)
 }
 
+// releaseAfter is how long a silent stream keeps the memory of its last batch.
+const releaseAfter = 30 * time.Second
+
 // steer is the stream's clock: it ticks the Cursor when it asked for it, tells
 // it that credit is back, and publishes a returned engine's blocks again.
 func (s *Stream) steer(ctx context.Context) {
@@ -163,6 +166,10 @@ func (s *Stream) steer(ctx context.Context) {
 			s.cursor.Credit(now, true)
 		}
 		s.tellPong(now)
+		if now.Sub(s.story.lastMessage) > releaseAfter {
+			s.batch.Release() // a giant batch may have been the last one
+			s.out = convert.Output{}
+		}
 		s.cursor.Tick(now)
 		at := s.cursor.Deadline()
 		if s.r.o.Replay.Lost == replay.LostKeep && s.live != nil {

@@ -176,7 +176,7 @@ func (c *Cursor) burn(to uint64) {
 // proves nothing about what came before it: a ROUTER beyond its high-water mark leaves holes in the middle.
 func (c *Cursor) settle(r *round, ended bool) {
 	c.drain()
-	if ended && r.kind == fromAnchor && r.top == r.anchor.seq && r.id > c.hint.id {
+	if ended && r.alone() && r.id > c.hint.id {
 		c.hint = hint{} // only a hint: there is nothing above the anchor
 	}
 	if c.missing() {

@@ -46,6 +46,9 @@ type round struct {
 	same, late, below bool // probes: there was a reply equal to the ring, above it, below it
 }
 
+// alone says whether the anchor came back, and nothing above it.
+func (r *round) alone() bool { return r.judged && r.top == r.anchor.seq }
+
 func (r *round) deadline(idle time.Duration) time.Time {
 	d, end := r.lastAt.Add(idle), r.sentAt.Add(trickle)
 	if end.Before(d) {
@@ -250,8 +253,8 @@ func (c *Cursor) stall() {
 	c.count.Stalled++
 	c.round = nil
 	c.closeReplay(true)
-	if r.judged && c.next == r.next0 && !c.missing() {
-		c.ready() // the anchor and nothing more: so ends a replay without an end marker
+	if r.alone() && !c.missing() {
+		c.ready() // so ends a replay of an engine that sends no end marker
 	}
 	switch {
 	case !c.keepBy.IsZero():
@@ -269,6 +272,9 @@ func (c *Cursor) retry(r *round, quick bool) {
 	if c.next > r.next0 {
 		c.attempts = 0
 	} else if c.attempts++; c.attempts >= c.cfg.Attempts {
+		if r.alone() {
+			c.hint = hint{} // an end marker would have refuted it long ago
+		}
 		c.exhausted()
 		return
 	}

@@ -9,17 +9,18 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 	if !ended {
 		st.violate("LOOP", "")
 	}
-	idle := 0
+	idle, since := 0, max(quiet+sec(120), st.lastChange)
 	for _, t := range st.requests {
-		if t > max(quiet+sec(120), st.lastChange) {
+		if t > since {
 			idle++
 		}
 	}
-	most := 8
+	minutes := float64(max(st.s.t-since, sec(60))) / float64(sec(60))
+	most := 8 * minutes
 	if st.p.noMarker {
-		most = 8 * 4 // each poll takes all attempts
+		most *= 4 // each poll takes all attempts
 	}
-	if idle > most {
+	if float64(idle) > most {
 		st.violate("LOOP_IDLE", "%d", idle)
 	}
 	if st.exit {

@@ -204,6 +204,11 @@ func scenario(seed uint64, kind string, trace bool) outcome {
 		st.e.quiet = true
 	}
 	ok = ok && s.run(s.seconds()+180)
+	for range 4 { // unless some are still at it, for want of slots, at this small a high-water mark
+		if slices.ContainsFunc(streams, func(st *stream) bool { return s.t-st.lastChange < sec(60) }) {
+			ok = ok && s.run(s.seconds()+120)
+		}
+	}
 	var held int64
 	for _, st := range streams {
 		for k, v := range st.judge(quiet, ok) {

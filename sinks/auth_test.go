@@ -106,7 +106,7 @@ func TestTroubleIsExplained(t *testing.T) {
 		{"no ca file", locked.ClientURL(), Auth{TLSCA: "/nowhere/ca.pem"}, []string{"KVRELAY_NATS_TLS_CA", "no such file"}},
 		{"tls with an unknown ca", tlsOnly.ClientURL(), Auth{}, []string{"TLS with NATS", "KVRELAY_NATS_TLS_CA"}},
 		{"tls where there is none", locked.ClientURL(), Auth{User: "u", Password: "right", TLSCA: write(t, "ca.pem", string(certPEM(selfSigned(t, nil))))}, []string{"KVRELAY_NATS_TLS_CA"}},
-		{"tiny max_payload", tiny.ClientURL(), Auth{}, []string{"max_payload", "512"}},
+		{"tiny max_payload", tiny.ClientURL(), Auth{}, []string{"max_payload", "768"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log logLines
@@ -256,7 +256,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"SINK=jetstream is not in this version", "PROFILE", "entry 2", "NATS_TLS_CERT and NATS_TLS_KEY", "RECENT_EVENTS", "{b} is unknown"} {
+	for _, want := range []string{"PROFILE", "entry 2", "NATS_TLS_CERT and NATS_TLS_KEY", "RECENT_EVENTS", "{b} is unknown"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

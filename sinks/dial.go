@@ -13,9 +13,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// minMaxPayload is the least max_payload that every event fits into except a
-// store with a long session id or many multimodal objects. A server that allows less is not used.
-const minMaxPayload = 512
+// minMaxPayload is the least max_payload that every event, also as a recovery
+// answer, fits into except a store with a long session id or many multimodal
+// objects. A server that allows less is not used. JetStream messages have longer headers.
+const (
+	minMaxPayload       = 768
+	minMaxPayloadStream = 2048
+)
 
 // timing is how long things may take; tests shorten it.
 type timing struct {
@@ -28,6 +32,15 @@ type timing struct {
 	ping time.Duration
 	// minBackoff and maxBackoff bound the wait between two dials; jittered.
 	minBackoff, maxBackoff time.Duration
+	// listen: how long the heartbeats of a rank are listened to before its first event.
+	listen time.Duration
+	// beat is the time between two heartbeats; a relay that has sent none for
+	// silence is gone.
+	beat, silence time.Duration
+	// patience is how long another relay of the rank is waited for.
+	patience time.Duration
+	// token is how long a snapshot lives after the last request for it.
+	token time.Duration
 }
 
 var usualTiming = timing{
@@ -36,6 +49,11 @@ var usualTiming = timing{
 	ping:       5 * time.Second,
 	minBackoff: 50 * time.Millisecond,
 	maxBackoff: 5 * time.Second,
+	listen:     1500 * time.Millisecond,
+	beat:       time.Second,
+	silence:    3500 * time.Millisecond,
+	patience:   30 * time.Second,
+	token:      30 * time.Second,
 }
 
 const pingsOut = 2
@@ -67,11 +85,15 @@ func (p *Publisher) dial(ctx context.Context, servers []string) (nc *nats.Conn, 
 	if err != nil {
 		return nil, nil, p.explain(servers, err, d.lastErr)
 	}
-	if m := nc.MaxPayload(); m < minMaxPayload {
+	least := int64(minMaxPayload)
+	if p.o.Kind == JetStream {
+		least = minMaxPayloadStream
+	}
+	if m := nc.MaxPayload(); m < least {
+		server := redact(nc.ConnectedUrl())
 		nc.Close()
 		<-closed
-		return nil, nil, fmt.Errorf("NATS at %s allows messages of %d bytes only: raise max_payload there to %d at least, its default is 1 MiB",
-			redact(nc.ConnectedUrl()), m, minMaxPayload)
+		return nil, nil, fmt.Errorf("NATS at %s allows messages of %d bytes only: raise max_payload there to %d at least, its default is 1 MiB", server, m, least)
 	}
 	return nc, closed, nil
 }

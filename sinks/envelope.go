@@ -34,12 +34,23 @@ func arrayLen(n int) int {
 
 // overhead is the most that a message of this profile adds to its events,
 // headers included: max_payload counts them. A JSON array's commas are counted per event.
+// Where there is a recovery service, each event must also fit into an answer of it.
 func (p *Publisher) overhead() int {
-	if p.o.Profile == JSON {
-		return len("[]") + len("NATS/1.0\r\n"+publisherHeader+": 9007199254740991\r\n\r\n")
+	if p.o.Kind == Stdout {
+		return 0
 	}
-	var b [160]byte
-	return len(appendEnvelope(b[:0], 1<<53-1, math.MaxUint64, math.MaxInt64, math.MaxInt32)) + 3
+	n := len("[]")
+	if p.o.Profile != JSON {
+		var b [160]byte
+		n = len(appendEnvelope(b[:0], 1<<53-1, math.MaxUint64, math.MaxInt64, math.MaxInt32)) + 3
+	}
+	switch {
+	case p.o.Kind == JetStream:
+		n += p.streamHeaders()
+	case p.o.Profile == JSON:
+		n += len("NATS/1.0\r\n" + publisherHeader + ": 9007199254740991\r\n\r\n")
+	}
+	return max(n, answerHeaders+answerArray)
 }
 
 // eventLimit is how long one encoded event may be under maxPayload; at least 1,

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"sort"
 	"sync"
-
-	"github.com/kvrelay/kvrelay/replay"
 )
 
 const (
@@ -49,12 +47,6 @@ type eventMeta struct {
 	block  uint32 // Place.Block after this event
 }
 
-// batchPlace is what the events of one batch have in common.
-type batchPlace struct {
-	pos  replay.Position
-	base uint64
-}
-
 // room returns a segment that takes one more event of up to n bytes without growing.
 func (l *eventLog) room(n int) *segment {
 	if k := len(l.segs); k > 0 {
@@ -84,6 +76,14 @@ func (l *eventLog) commit(s *segment, from int, m eventMeta) {
 	s.events = append(s.events, m)
 	l.next++
 	l.charge += len(s.buf) - from + eventOverhead
+}
+
+// settle gives the newest event another place.
+func (l *eventLog) settle(b batchPlace, event, block int) {
+	s := l.segs[len(l.segs)-1]
+	s.places = append(s.places, b)
+	m := &s.events[len(s.events)-1]
+	m.place, m.event, m.block = uint32(len(s.places)-1), uint32(event), uint32(block)
 }
 
 // find returns the segment index and the index in it of a kept event.

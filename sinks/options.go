@@ -103,6 +103,17 @@ type Options struct {
 	// {worker_id} {dp_rank}; "": the profile's own.
 	Subject string
 
+	// Stream is the JetStream stream; "": KVRELAY. It is created when it is
+	// absent and CreateStream is set; never changed or deleted.
+	Stream       string
+	CreateStream bool
+
+	// Version is told by the recovery service (semantic version); "": 0.0.0.
+	Version string
+	// Listen is how long a rank's heartbeats are listened to before its first
+	// event, so that no two relays have one rank. 0: 1.5 s.
+	Listen time.Duration
+
 	// RecentEvents and RecentBytes bound the confirmed router events that each
 	// outbox keeps for consumers that missed some; whichever is reached first
 	// lets the oldest go. 0: 16384 and 16 MiB.
@@ -129,6 +140,8 @@ const (
 	maxBatchBlocks = 8192
 	// unknownMaxPayload is assumed until a server has told its max_payload: nats-server's default.
 	unknownMaxPayload = 1 << 20
+	defaultStream     = "KVRELAY"
+	maxStreamName     = 128
 )
 
 // withDefaults fills in what is zero and reports every problem at once.
@@ -142,6 +155,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.Version == "" {
+		o.Version = "0.0.0"
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -166,7 +182,12 @@ func (o Options) withDefaults() (Options, error) {
 		o.RecentEvents, o.RecentBytes = 0, 0 // nobody can ask for them
 		return o, errors.Join(errs...)
 	case JetStream:
-		errs = append(errs, errors.New("SINK=jetstream is not in this version"))
+		if o.Stream == "" {
+			o.Stream = defaultStream
+		}
+		if strings.ContainsAny(o.Stream, " \t\r\n\f.*>/\\") || len(o.Stream) > maxStreamName {
+			errs = append(errs, fmt.Errorf("STREAM: %q is no stream name: without spaces, dots, *, >, slashes, %d characters at most", o.Stream, maxStreamName))
+		}
 	case NATS:
 	default:
 		errs = append(errs, fmt.Errorf("SINK: %v", o.Kind))

@@ -15,6 +15,7 @@ import (
 // seq of the conversion state that made them. It is what a JetStream sink
 // resumes from, and means the same whatever max_payload is.
 type Place struct {
+	Kind  PlaceKind // PlaceAt: the fields below count
 	Pos   replay.Position
 	Event int // index of the first event in its batch, before any splitting
 	Block int // blocks (or hashes) of that event that are done
@@ -27,18 +28,35 @@ type Outbox struct {
 	p        *Publisher
 	workerID uint64
 	rank     uint32
-	id       uint64
 	subject  string
-	header   nats.Header // of JSON messages
 	released func(n int)
+	source   RankSource // nil: no heartbeats, no recovery
+	started  int64      // ms
+	print    uint64     // RankOptions.Fingerprint
+	resumes  bool
+	begin    func() // RankOptions.Again
+
+	changed chan struct{}   // capacity 1: the source's state may have changed
+	gone    chan struct{}   // closed when the outbox is forgotten
+	tended  chan struct{}   // closed when nothing more is said for the outbox
+	prior   <-chan struct{} // tended of the outbox before; nil: none
+	wake    chan struct{}   // capacity 1, JetStream: something is ready
+	known   chan Resumption // capacity 1, JetStream: for Resume
+	placed  chan struct{}   // closed when the publisher id is final
 
 	// Guarded by Publisher.mu: the outboxes of the same rank opened before
 	// (publishes first) and after this one; whether this one is in Publisher.ready.
 	before, after *Outbox
 	queued        bool
-	parked        bool // ready, but waits for before
+	parked        bool // ready, but waits for before, or to be owned
+	unowned       bool // another relay may still have the rank
+	manned        bool // a goroutine of Run writes or speaks for it
 
 	mu        sync.Mutex // guards what follows
+	id        uint64
+	header    nats.Header // of JSON messages
+	deaf      bool        // appended events are dropped until Resume is called
+	splits    uint64      // times that unconfirmed events were renumbered
 	log       eventLog
 	sent      uint64 // last id handed to the present link
 	confirmed uint64 // last id that a server has confirmed
@@ -64,7 +82,12 @@ type envelope struct {
 }
 
 // PublisherID is the outbox's publisher id, 1 … 2^53 − 1.
-func (o *Outbox) PublisherID() uint64 { return o.id }
+// A resumed one goes on with the id of the life before, once Resume has returned.
+func (o *Outbox) PublisherID() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.id
+}
 
 // Subject is where the events go; "" for Stdout.
 func (o *Outbox) Subject() string { return o.subject }
@@ -95,16 +118,23 @@ func (o *Outbox) Append(at Place, evs []convert.RouterEvent) (n int) {
 		return 0
 	}
 	o.mu.Lock()
-	if o.closed {
+	if o.closed || o.deaf {
 		o.mu.Unlock()
 		return 0
 	}
 	first := o.log.next
 	before := o.log.charge
-	o.log.cur = batchPlace{at.Pos, at.Base}
+	o.log.cur = batchPlace{at.Kind, at.Pos, at.Base}
+	block := at.Block
+	if at.Kind == PlaceRepublished {
+		o.log.cur, block = batchPlace{kind: PlaceUnknown}, 0
+	}
 	for i := range evs {
-		o.add(&evs[i], at.Event+i, at.Block)
-		at.Block = 0
+		o.add(&evs[i], at.Event+i, block)
+		block = 0
+	}
+	if at.Kind == PlaceRepublished && o.log.next > first {
+		o.log.settle(batchPlace{placeSettled, at.Pos, at.Base}, at.Event, at.Block)
 	}
 	n = o.log.charge - before
 	events := int64(o.log.next - first)
@@ -145,6 +175,10 @@ func (o *Outbox) finished() bool {
 func (o *Outbox) rewind() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.rewindLocked()
+}
+
+func (o *Outbox) rewindLocked() bool {
 	o.sent = o.confirmed
 	o.resend = 0
 	o.splitAgain()

@@ -74,7 +74,7 @@ func TestSplit(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		pr := Profile(r.IntN(3))
-		limit := []int{minMaxPayload, 700, 1000, 4096, 1 << 16, 1 << 20}[r.IntN(6)]
+		limit := []int{minMaxPayload, 900, 1000, 4096, 1 << 16, 1 << 20}[r.IntN(6)]
 		p := newTest(t, Options{Profile: pr})
 		p.maxEvent.Store(p.eventLimit(int64(limit)))
 		o := open(t, p, r.Uint64(), uint32(r.IntN(9)), nil)

@@ -30,6 +30,8 @@ var (
 	ErrRankOpen = errors.New("the rank's outbox is still open")
 	// ErrRunning is returned by a second Run.
 	ErrRunning = errors.New("the publisher runs or has run already")
+	// ErrEnded is returned by Resume when Run has returned.
+	ErrEnded = errors.New("the publisher has ended")
 )
 
 // Publisher publishes what is appended to its outboxes. Use New.
@@ -42,6 +44,8 @@ type Publisher struct {
 	started atomic.Bool
 	done    chan struct{} // closed when Run has returned
 	wake    chan struct{} // capacity 1: something is ready
+	opened  chan struct{} // capacity 1: there is an outbox with a source
+	life    uint64        // random, tells this process from others in heartbeats
 
 	// maxEvent is how long one encoded event may be; the server's max_payload
 	// less what an envelope adds. Stored before the outboxes are looked at,
@@ -83,6 +87,8 @@ type linkState struct {
 	server     string
 	maxPayload int64
 	lastError  string
+	stream     string          // JetStream
+	tales      map[string]bool // what was told once; of a handful of texts
 	since      time.Time
 
 	// The log tells the same trouble once a minute, and a new connection only after a trouble that it told.
@@ -99,6 +105,7 @@ func New(o Options) (*Publisher, error) {
 		timing: usualTiming,
 		done:   make(chan struct{}),
 		wake:   make(chan struct{}, 1),
+		opened: make(chan struct{}, 1),
 		latest: map[rankKey]*Outbox{},
 		live:   map[*Outbox]struct{}{},
 	}
@@ -109,6 +116,12 @@ func New(o Options) (*Publisher, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if p.life, err = newPublisherID(); err != nil {
+		return nil, err
+	}
+	if o.Listen != 0 {
+		p.timing.listen = o.Listen
 	}
 	p.link.since = o.Now()
 	switch {
@@ -130,8 +143,10 @@ func New(o Options) (*Publisher, error) {
 }
 
 // Run publishes until ctx ends, and returns nil then. With NATS it never gives
-// up: what does not work is logged once, shown by State, and tried again. With
-// Stdout it returns the error of a failed write.
+// up: what does not work is logged once, shown by State, and tried again. Only
+// another relay that has a rank ends it (*OwnerError), or another writer in a
+// rank's JetStream subject (*WriterError). With Stdout it returns the error of
+// a failed write.
 func (p *Publisher) Run(ctx context.Context) error {
 	if p.started.Swap(true) {
 		return ErrRunning
@@ -143,7 +158,31 @@ func (p *Publisher) Run(ctx context.Context) error {
 	if p.o.Kind == Stdout {
 		return p.runStdout(ctx)
 	}
-	return p.runCore(ctx)
+	return p.runNATS(ctx)
+}
+
+// runNATS runs what publishes and what serves. Serving outlives publishing, so
+// that the last heartbeat comes behind the last event.
+func (p *Publisher) runNATS(ctx context.Context) error {
+	pctx, stopPublishing := context.WithCancel(ctx)
+	defer stopPublishing()
+	sctx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	served := make(chan error, 1)
+	go func() {
+		err := p.serve(sctx)
+		if err != nil {
+			stopPublishing()
+		}
+		served <- err
+	}()
+	publish := p.runCore
+	if p.o.Kind == JetStream {
+		publish = p.runJetStream
+	}
+	err := publish(pctx)
+	stopServing()
+	return errors.Join(err, <-served)
 }
 
 // Open makes the outbox of one data-parallel rank under a new publisher id. It
@@ -157,30 +196,74 @@ func (p *Publisher) Run(ctx context.Context) error {
 // A closed outbox of the same rank is published to its end before the new one
 // begins; one that is open is ErrRankOpen.
 func (p *Publisher) Open(workerID uint64, rank uint32, released func(n int)) (*Outbox, error) {
+	return p.OpenRank(workerID, rank, RankOptions{Released: released})
+}
+
+// OpenRank is Open for a rank with more around it.
+func (p *Publisher) OpenRank(workerID uint64, rank uint32, ro RankOptions) (*Outbox, error) {
 	id, err := newPublisherID()
 	if err != nil {
 		return nil, err
 	}
-	o := &Outbox{p: p, workerID: workerID, rank: rank, id: id, released: released}
+	if p.o.Kind == Stdout {
+		ro.Source = nil
+	}
+	o := &Outbox{
+		p: p, workerID: workerID, rank: rank, released: ro.Released, source: ro.Source, started: p.o.Now().UnixMilli(),
+		print: ro.Fingerprint, resumes: ro.Resume && p.o.Kind == JetStream, begin: ro.Again, unowned: ro.Source != nil,
+		changed: make(chan struct{}, 1), gone: make(chan struct{}), tended: make(chan struct{}),
+		wake: make(chan struct{}, 1), known: make(chan Resumption, 1), placed: make(chan struct{}),
+	}
+	o.deaf = o.resumes
 	o.log.pool = &p.pool
 	o.log.next = 1
 	o.log.lo = 1
 	if p.subject != nil {
 		o.subject = p.subject.of(workerID, rank)
-		o.header = nats.Header{publisherHeader: {strconv.FormatUint(id, 10)}}
 	}
+	o.name(id)
+	if p.o.Kind != JetStream {
+		close(o.placed)
+	}
+	if o.source == nil {
+		close(o.tended)
+	}
+	if err := p.enlist(o); err != nil {
+		return nil, err
+	}
+	wake := []chan struct{}{p.wake}
+	if o.source != nil {
+		wake = append(wake, p.opened)
+	}
+	for _, c := range wake {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+	return o, nil
+}
+
+// name gives o its publisher id.
+func (o *Outbox) name(id uint64) {
+	o.id = id
+	o.header = nats.Header{publisherHeader: {strconv.FormatUint(id, 10)}}
+}
+
+// enlist makes o the newest outbox of its rank.
+func (p *Publisher) enlist(o *Outbox) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := rankKey{workerID, rank}
+	k := rankKey{o.workerID, o.rank}
 	if old := p.latest[k]; old != nil {
 		if !old.isClosed() {
-			return nil, fmt.Errorf("worker %d, rank %d: %w", workerID, rank, ErrRankOpen)
+			return fmt.Errorf("worker %d, rank %d: %w", o.workerID, o.rank, ErrRankOpen)
 		}
-		o.before, old.after = old, o
+		o.before, old.after, o.prior = old, o, old.tended
 	}
 	p.latest[k] = o
 	p.live[o] = struct{}{}
-	return o, nil
+	return nil
 }
 
 // newPublisherID draws from 1 … 2^53 − 1, so that JavaScript and JSON keep it exact.
@@ -236,6 +319,7 @@ type State struct {
 	LastError  string    // why there is no connection; "" when there is one
 	Since      time.Time // of the connection, or of its loss
 	Outboxes   int
+	Stream     string // JetStream: the stream in use; "" before it is known
 
 	UnconfirmedEvents int64
 	UnconfirmedBytes  int64  // as charged by Append
@@ -260,6 +344,7 @@ func (p *Publisher) State() State {
 		LastError:         l.lastError,
 		Since:             l.since,
 		Outboxes:          n,
+		Stream:            l.stream,
 		UnconfirmedEvents: p.unconfirmedEvents.Load(),
 		UnconfirmedBytes:  p.unconfirmedBytes.Load(),
 		ConfirmedEvents:   p.confirmedEvents.Load(),

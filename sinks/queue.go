@@ -2,12 +2,17 @@ package sinks
 
 // push marks o as ready and wakes Run. An outbox that has a predecessor of the
 // same rank with unconfirmed events is parked: its `cleared` must not come in
-// front of them, on this link or a later one.
+// front of them, on this link or a later one. So is one whose rank another
+// relay may still have.
 func (p *Publisher) push(o *Outbox) {
 	p.mu.Lock()
 	switch {
+	case p.o.Kind == JetStream: // its goroutine looks at the rest
+		p.mu.Unlock()
+		o.nudge()
+		return
 	case o.queued:
-	case o.before != nil:
+	case o.before != nil || o.unowned:
 		o.parked = true
 	default:
 		o.queued = true
@@ -100,8 +105,31 @@ func (p *Publisher) forget(o *Outbox) {
 		o.mu.Lock()
 		o.log.release()
 		o.mu.Unlock()
+		close(o.gone)
 	}
-	if unpark {
+	if unpark || after != nil && p.o.Kind == JetStream {
 		p.push(after)
+	}
+}
+
+// own lets o publish: its rank is this relay's.
+func (p *Publisher) own(o *Outbox) {
+	p.mu.Lock()
+	o.unowned = false
+	unpark := o.before == nil && o.parked
+	if unpark {
+		o.parked = false
+	}
+	p.mu.Unlock()
+	if unpark || p.o.Kind == JetStream {
+		p.push(o)
+	}
+}
+
+// nudge has o's goroutine look again.
+func (o *Outbox) nudge() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
 	}
 }

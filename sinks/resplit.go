@@ -23,6 +23,7 @@ func (o *Outbox) splitAgain() {
 	if !ok {
 		return
 	}
+	o.splits++
 	last := o.log.next - 1
 	before := o.log.size(first, last)
 	old := o.log.cut(first)
@@ -96,7 +97,12 @@ func (o *Outbox) addPieces(ev []byte, m eventMeta) {
 	if err != nil {
 		panic(fmt.Sprintf("sinks: an event of our own encoding: %v", err))
 	}
-	first, block := o.log.next, int(m.block-m.blocks)
+	first, block := o.log.next, int(m.block)-int(m.blocks)
+	settled := o.log.cur.kind == placeSettled
+	if at := o.log.cur; settled { // only its last piece stands at the place
+		o.log.cur, block = batchPlace{kind: PlaceUnknown}, 0
+		defer func() { o.log.settle(at, int(m.event), int(m.block)) }()
+	}
 	o.add(&e, int(m.event), block)
 	if o.log.next > first {
 		return

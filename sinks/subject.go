@@ -3,6 +3,7 @@ package sinks
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,6 +23,8 @@ const maxSubject = 1024
 type subject struct {
 	parts []string // literals and {names}, in order
 	names map[string]string
+	// shared: the default for JetStream, whose namespaces share a stream.
+	shared bool
 }
 
 // newSubject parses o's template or the profile's default.
@@ -30,7 +33,13 @@ func newSubject(o *Options) (*subject, error) {
 	if tmpl == "" && int(o.Profile) < len(profileNames) {
 		tmpl = [...]string{subjectDynamo, subjectDynamoSingle, subjectRank}[o.Profile]
 	}
-	s := &subject{names: map[string]string{
+	shared := false
+	if o.Kind == JetStream {
+		if tmpl, shared = o.Subject, o.Subject == ""; shared {
+			tmpl = subjectRank
+		}
+	}
+	s := &subject{shared: shared, names: map[string]string{
 		"{namespace}": o.Namespace,
 		"{component}": o.Component,
 		"{endpoint}":  o.Endpoint,
@@ -61,6 +70,9 @@ func newSubject(o *Options) (*subject, error) {
 		s.parts = append(s.parts, name)
 		rest = rest[i+j+1:]
 	}
+	if o.Kind == JetStream && (!slices.Contains(s.parts, "{worker_id}") || !slices.Contains(s.parts, "{dp_rank}")) {
+		return nil, fmt.Errorf("SUBJECT: %q must contain {worker_id} and {dp_rank} with SINK=jetstream: order and resumption are per subject", tmpl)
+	}
 	full := s.of(1<<64-1, 1<<32-1)
 	if err := checkSubject(full); err != nil {
 		return nil, fmt.Errorf("SUBJECT: %q %w", tmpl, err)
@@ -83,6 +95,23 @@ func (s *subject) of(workerID uint64, rank uint32) string {
 			} else {
 				b.WriteString(p)
 			}
+		}
+	}
+	return b.String()
+}
+
+// pattern is what all ranks' subjects match, with * for worker and rank. The
+// default one has it for the namespace too, so that namespaces share a stream.
+func (s *subject) pattern() string {
+	var b strings.Builder
+	for _, p := range s.parts {
+		switch v, ok := s.names[p]; {
+		case p == "{worker_id}", p == "{dp_rank}", s.shared && p == "{namespace}":
+			b.WriteString("*")
+		case ok:
+			b.WriteString(escape(v))
+		default:
+			b.WriteString(p)
 		}
 	}
 	return b.String()

@@ -100,12 +100,18 @@ func TestRunIsTheDefault(t *testing.T) {
 
 // run waits for an engine that is not there, and ends in order when told to.
 func TestRunEndsWhenTold(t *testing.T) {
+	for _, engine := range []string{"--endpoints=tcp://127.0.0.1:1", "--discovery-url=grpc://127.0.0.1:1", "--discovery-url=http://127.0.0.1:1"} {
+		t.Run(engine, func(t *testing.T) { testRunEndsWhenTold(t, engine) })
+	}
+}
+
+func testRunEndsWhenTold(t *testing.T, engine string) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, stop := context.WithCancel(t.Context())
 	logR, logW := io.Pipe()
 	ended := make(chan int)
 	go func() {
-		code := runRun(ctx, []string{"--endpoints=tcp://127.0.0.1:1", "--sink=stdout", "--admin-addr=off", "--log-format=json"}, strings.NewReader(""), io.Discard, logW)
+		code := runRun(ctx, []string{engine, "--sink=stdout", "--admin-addr=off", "--log-format=json"}, strings.NewReader(""), io.Discard, logW)
 		logW.Close()
 		ended <- code
 	}()

@@ -52,16 +52,7 @@ func relayOptions(c *config.Config, p *sinks.Publisher, profile sinks.Profile, l
 	}
 	return relay.Options{
 		WorkerID: c.Worker(host),
-		Convert: convert.Config{
-			BlockSize:  uint64(c.BlockSize),
-			ImageToken: optional(c.ImageTokenID), VideoToken: optional(c.VideoTokenID),
-			Duplicates: map[string]convert.Duplicates{
-				config.DuplicatesAuto: convert.Auto, config.DuplicatesCount: convert.Count, config.DuplicatesPresence: convert.Presence,
-			}[c.Duplicates],
-			Eagle: map[string]convert.Eagle{
-				config.EagleAuto: convert.EagleAuto, config.EagleOn: convert.EagleOn, config.EagleOff: convert.EagleOff,
-			}[c.Eagle],
-		},
+		Convert:  convertConfig(c),
 		Replay: replay.Config{
 			Lost: map[string]replay.Policy{
 				config.LostClear: replay.LostClear, config.LostKeep: replay.LostKeep, config.LostExit: replay.LostExit,
@@ -77,6 +68,20 @@ func relayOptions(c *config.Config, p *sinks.Publisher, profile sinks.Profile, l
 		ClearOnExit: c.ClearOnExit,
 		Log:         log,
 	}, nil
+}
+
+// convertConfig are the settings of the conversion.
+func convertConfig(c *config.Config) convert.Config {
+	return convert.Config{
+		BlockSize:  uint64(c.BlockSize),
+		ImageToken: optional(c.ImageTokenID), VideoToken: optional(c.VideoTokenID),
+		Duplicates: map[string]convert.Duplicates{
+			config.DuplicatesAuto: convert.Auto, config.DuplicatesCount: convert.Count, config.DuplicatesPresence: convert.Presence,
+		}[c.Duplicates],
+		Eagle: map[string]convert.Eagle{
+			config.EagleAuto: convert.EagleAuto, config.EagleOn: convert.EagleOn, config.EagleOff: convert.EagleOff,
+		}[c.Eagle],
+	}
 }
 
 func optional(o config.Optional[uint32]) *uint32 {

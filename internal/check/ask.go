@@ -1,0 +1,129 @@
+package check
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/kvrelay/kvrelay/internal/zmtp"
+)
+
+// Asking again for what a replay left out: a ROUTER drops replies beyond its
+// high-water mark, so a hole counts as missing only when a second answer, begun
+// right before it, has it too.
+const maxRounds = 64 // of one fetch; after that holes are taken as they are
+
+// fetch gets what replay has from seq from on, and applies it in order and
+// once. take chooses the batches that count; nil: all.
+func (w *watcher) fetch(ctx context.Context, from uint64, take func(seq uint64, payload []byte) bool) {
+	s := w.s
+	holes := 0 // that the next answer may have
+	for round := range maxRounds {
+		before := s.Numbers.Applied
+		if round == maxRounds-1 {
+			holes = maxRounds
+		}
+		if !w.ask(ctx, from, holes, take) || ctx.Err() != nil {
+			return
+		}
+		holes = 0
+		if s.Numbers.Applied == before {
+			holes = 1
+		}
+		from = s.next
+	}
+}
+
+// ask is one request of fetch. Live messages are held meanwhile. It ends with
+// the marker, silence, the connection, or ctx, and reports whether it stopped
+// applying at a hole, the first beyond holes of them.
+func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq uint64, payload []byte) bool) (stopped bool) {
+	s := w.s
+	if w.src.Replay == "" {
+		return false
+	}
+	began := time.Now()
+	conn, err := w.request(ctx, from)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.Replay.Error = err.Error()
+		}
+		return false
+	}
+	s.Replay.Connected = true
+	actx, cancel := context.WithCancel(ctx)
+	replies, readerEnded := make(chan message, 64), make(chan struct{})
+	go func() {
+		defer close(readerEnded)
+		read(actx, conn, replies)
+	}()
+	defer func() { <-readerEnded }()
+	defer conn.Close()
+	defer cancel()
+
+	a := answer{r: &s.Replay, from: from}
+	a.asked()
+	defer a.done()
+	first := s.Replay.Requests == 1
+	idle := time.NewTimer(w.o.Idle)
+	defer idle.Stop()
+	for {
+		var m message
+		select {
+		case <-ctx.Done():
+			return stopped
+		case <-idle.C:
+			return stopped
+		case m = <-w.live:
+			w.hold(m)
+			continue
+		case m = <-replies:
+		}
+		if m.err != nil {
+			if ctx.Err() == nil {
+				s.Replay.Error = m.err.Error()
+			}
+			return stopped
+		}
+		seq, payload, kind := a.reply(m.frames)
+		if first {
+			s.Replay.TookMS = float64(m.at.Sub(began).Microseconds()) / 1e3
+			if s.Replay.FirstMS == 0 {
+				s.Replay.FirstMS = s.Replay.TookMS
+			}
+		}
+		switch {
+		case kind == replyEnd:
+			return stopped
+		case kind == replyOdd:
+			continue
+		}
+		idle.Reset(w.o.Idle)
+		if stopped || take != nil && !take(seq, payload) || s.begun && seq < s.next {
+			continue
+		}
+		if s.begun && seq > s.next {
+			if holes == 0 {
+				stopped = true // the rest is counted, and comes again
+				continue
+			}
+			holes--
+		}
+		s.numbered(seq, payload)
+	}
+}
+
+// request connects to the replay ROUTER and asks it for everything from seq from on.
+func (w *watcher) request(ctx context.Context, from uint64) (*zmtp.Conn, error) {
+	o := w.o.ZMTP
+	o.Type, o.Subscriptions = zmtp.DEALER, nil
+	conn, err := zmtp.Dial(ctx, w.src.Replay, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}

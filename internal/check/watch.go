@@ -1,0 +1,257 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/zmtp"
+)
+
+// Options are how an engine is looked at.
+type Options struct {
+	Convert  convert.Config // a zero BlockSize is taken from the source
+	ZMTP     zmtp.Options
+	Idle     time.Duration // a replay that says nothing for so long has ended; 0: 1 s
+	NoReplay bool          // the settings say to run without
+}
+
+const (
+	waiting   = 1024     // live messages that wait to be looked at; then the socket is not read
+	holdBytes = 64 << 20 // live batches kept while a replay runs; further ones are dropped and counted
+	redial    = 250 * time.Millisecond
+)
+
+// Watch looks at sources until ctx ends, and returns what it saw of each. All
+// its goroutines have ended when it returns.
+func Watch(ctx context.Context, sources []discovery.Source, o Options) []*Stream {
+	if o.Idle <= 0 {
+		o.Idle = time.Second
+	}
+	streams := make([]*Stream, len(sources))
+	var wg sync.WaitGroup
+	for i, src := range sources {
+		c := o.Convert
+		if c.BlockSize == 0 {
+			c.BlockSize = uint64(src.BlockSize)
+		}
+		s := NewStream(fmt.Sprintf("rank %d", src.Rank), src.Rank, c)
+		s.prefix, s.exact = []byte(src.Topic), src.TopicExact
+		s.Live.Endpoint = src.Endpoint
+		s.Replay.Endpoint, s.Replay.Configured, s.Replay.Off = src.Replay, src.Replay != "", o.NoReplay
+		streams[i] = s
+		w := &watcher{s: s, src: src, o: o}
+		wg.Go(func() { w.run(ctx) })
+	}
+	wg.Wait()
+	for _, s := range streams {
+		s.finish()
+	}
+	return streams
+}
+
+// watcher looks at one source; its goroutine alone touches the Stream.
+type watcher struct {
+	s   *Stream
+	src discovery.Source
+	o   Options
+
+	live      chan message
+	held      []message
+	heldBytes int
+	ended     bool // the live connection has
+}
+
+// message is one live message, copied; err ends the connection.
+type message struct {
+	frames [][]byte
+	at     time.Time
+	err    error
+}
+
+func (w *watcher) run(ctx context.Context) {
+	var ln net.Listener
+	if addr, listens := strings.CutPrefix(w.src.Endpoint, "listen:"); listens {
+		var err error
+		if ln, err = zmtp.Listen(ctx, addr); err != nil {
+			w.s.Live.Error = err.Error()
+			return
+		}
+		defer context.AfterFunc(ctx, func() { ln.Close() })()
+		defer ln.Close()
+	}
+	for ctx.Err() == nil {
+		conn, err := w.connect(ctx, ln)
+		if err == nil {
+			w.connection(ctx, conn)
+		} else if ctx.Err() == nil || w.s.Live.Error == "" {
+			w.s.Live.Error = err.Error()
+		}
+		t := time.NewTimer(redial)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+func (w *watcher) connect(ctx context.Context, ln net.Listener) (*zmtp.Conn, error) {
+	o := w.o.ZMTP
+	o.Type, o.Subscriptions = zmtp.SUB, []string{w.src.Topic}
+	if strings.Contains(w.s.Live.Error, zmtp.ErrPingRefused.Error()) {
+		o.Heartbeat = -1
+	}
+	if ln == nil {
+		return zmtp.Dial(ctx, w.src.Endpoint, o)
+	}
+	nc, err := ln.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return zmtp.Accept(ctx, nc, o)
+}
+
+// connection looks at one live connection until it or ctx ends.
+func (w *watcher) connection(ctx context.Context, conn *zmtp.Conn) {
+	began := time.Now()
+	l := &w.s.Live
+	l.Connected = true
+	l.Connects++
+	w.live, w.held, w.heldBytes, w.ended = make(chan message, waiting), nil, 0, false
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { read(ctx, conn, w.live) })
+	defer wg.Wait()
+	defer conn.Close()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer func() { l.Seconds += time.Since(began).Seconds() }()
+
+	w.catchUp(ctx)
+	w.release(ctx)
+	for !w.ended {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-w.live:
+			w.take(ctx, m)
+			w.release(ctx)
+		}
+	}
+}
+
+// read brings messages to live until the connection ends.
+func read(ctx context.Context, conn *zmtp.Conn, live chan<- message) {
+	for {
+		frames, err := conn.Recv()
+		m := message{at: time.Now(), err: err}
+		for _, f := range frames {
+			m.frames = append(m.frames, append([]byte(nil), f...))
+		}
+		select {
+		case live <- m:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// catchUp asks replay for what was before this connection. On a later one it
+// begins with the newest batch known, whose sum tells whether the engine is the
+// same.
+func (w *watcher) catchUp(ctx context.Context) {
+	s := w.s
+	if !s.begun {
+		w.fetch(ctx, 0, nil)
+		return
+	}
+	same := false
+	anchor := s.next - 1
+	w.fetch(ctx, anchor, func(seq uint64, payload []byte) bool {
+		if seq == anchor && xxh3.Hash(payload) == s.sum {
+			same = true
+		}
+		return same
+	})
+	if !same && s.Replay.Connected && ctx.Err() == nil {
+		s.restart()
+		w.fetch(ctx, 0, nil)
+	}
+}
+
+// release takes what was held while a replay ran.
+func (w *watcher) release(ctx context.Context) {
+	for len(w.held) > 0 {
+		held := w.held
+		w.held, w.heldBytes = nil, 0
+		for _, m := range held { // a gap among them holds what comes meanwhile, behind them
+			w.take(ctx, m)
+		}
+	}
+}
+
+// hold keeps a live message while a replay runs.
+func (w *watcher) hold(m message) {
+	size := 0
+	for _, f := range m.frames {
+		size += len(f)
+	}
+	if w.heldBytes+size > holdBytes && m.err == nil {
+		w.s.Numbers.Dropped++
+		return
+	}
+	w.heldBytes += size
+	w.held = append(w.held, m)
+}
+
+// take looks at one live message, and heals the gap before it where it can.
+func (w *watcher) take(ctx context.Context, m message) {
+	s := w.s
+	if m.err != nil {
+		w.ended = true
+		if ctx.Err() == nil && !errors.Is(m.err, zmtp.ErrClosed) {
+			s.Live.Error = m.err.Error()
+		}
+		return
+	}
+	b, ok := s.message(m.frames)
+	if !ok {
+		return
+	}
+	if !b.HasSeq {
+		s.apply("without number", b.Payload)
+		s.lag(m.at)
+		return
+	}
+	if s.begun && b.Seq > s.next {
+		s.Numbers.Gaps++
+		before := s.Numbers.Applied
+		if ctx.Err() == nil {
+			w.fetch(ctx, s.next, func(seq uint64, _ []byte) bool { return seq < b.Seq })
+		}
+		s.Numbers.Healed += s.Numbers.Applied - before
+	}
+	if s.begun && b.Seq < s.next {
+		if b.Seq+1 == s.next && xxh3.Hash(b.Payload) != s.sum || b.Seq == 0 && s.next > 1 {
+			s.restart()
+		} else {
+			s.Numbers.Repeated++
+			return
+		}
+	}
+	s.numbered(b.Seq, b.Payload)
+	s.lag(m.at)
+}

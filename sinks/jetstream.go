@@ -1,0 +1,353 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Limits of a stream that we create; one that is there is used as it is.
+const (
+	streamBytes      = 1 << 30         // the oldest go then; who needs them asks for a snapshot
+	streamDuplicates = 2 * time.Minute // nats-server's default
+)
+
+const (
+	// ackTimeout is how long the answer to an envelope is waited for before it is sent again.
+	ackTimeout = 5 * time.Second
+	// requestTimeout bounds one question to the JetStream API.
+	requestTimeout = 5 * time.Second
+	// Between two attempts at one envelope.
+	minRetry = 2 * time.Millisecond
+	maxRetry = 100 * time.Millisecond
+)
+
+// WriterError ends a Publisher: somebody else writes to a rank's subject.
+type WriterError struct {
+	Stream, Subject string
+	Sequence        uint64 // of the message that is not ours
+	MessageID       string // its Nats-Msg-Id
+}
+
+func (e *WriterError) Error() string {
+	return fmt.Sprintf("another writer is in stream %s, subject %s: message %d has the id %q; only one relay may write there, and only one at a time",
+		e.Stream, e.Subject, e.Sequence, e.MessageID)
+}
+
+// jsRun publishes to a stream: one goroutine an outbox, and one link for all.
+type jsRun struct {
+	p *Publisher
+
+	mu      sync.Mutex
+	link    *jsLink
+	changed chan struct{} // closed when link is another
+	trouble bool          // State.LastError is of publishing, not of the link
+}
+
+// jsLink is one connection with the stream on it.
+type jsLink struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	name   string
+	dead   <-chan struct{}
+	lost   chan struct{} // closed when the link is given up; dead or stream gone
+	once   sync.Once
+}
+
+func (l *jsLink) drop() { l.once.Do(func() { close(l.lost) }) }
+
+// runJetStream is Run for JetStream: one connection after the other, while each
+// outbox's goroutine brings one envelope after the other into the stream.
+func (p *Publisher) runJetStream(ctx context.Context) error {
+	j := &jsRun{p: p, changed: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { j.keepLink(ctx) })
+	for ctx.Err() == nil {
+		for _, o := range p.unwritten() {
+			wg.Go(func() {
+				w := writer{j: j, o: o}
+				if err := w.run(ctx); err != nil {
+					cancel(err)
+				}
+			})
+		}
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+		}
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// unwritten are the live outboxes without a writer; they count as having one now.
+func (p *Publisher) unwritten() []*Outbox {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var os []*Outbox
+	for o := range p.live {
+		if !o.queued { // what NATS core uses to know who is in ready
+			o.queued = true
+			os = append(os, o)
+		}
+	}
+	return os
+}
+
+// keepLink connects, and connects again, until ctx ends.
+func (j *jsRun) keepLink(ctx context.Context) {
+	p := j.p
+	var peers []string
+	backoff := p.timing.minBackoff
+	for ctx.Err() == nil {
+		nc, dead, err := p.dial(ctx, p.o.Servers)
+		if err != nil && len(peers) > 0 {
+			if n, d, perr := p.dial(ctx, peers); perr == nil {
+				nc, dead, err = n, d, nil
+			}
+		}
+		if err == nil {
+			peers = p.peersOf(nc)
+			var l *jsLink
+			if l, err = j.open(ctx, nc, dead); err == nil {
+				backoff = p.timing.minBackoff
+				j.set(l)
+				select {
+				case <-dead:
+					err = p.publishError(nc.LastError())
+				case <-l.lost:
+					err = fmt.Errorf("stream %s no longer answers", l.name)
+				case <-ctx.Done():
+				}
+				j.set(nil)
+			}
+			nc.Close()
+			<-dead
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		p.linkDown(err)
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
+		}
+		backoff = min(2*backoff, p.timing.maxBackoff)
+	}
+	p.linkDown(nil)
+}
+
+// open finds or creates the stream on a new connection.
+func (j *jsRun) open(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (*jsLink, error) {
+	p := j.p
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(ackTimeout), jetstream.WithDefaultTimeout(requestTimeout))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	s, err := p.openStream(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	name := s.CachedInfo().Config.Name
+	p.mu.Lock()
+	p.link.stream = name
+	p.mu.Unlock()
+	p.linkUp(nc)
+	return &jsLink{nc: nc, js: js, stream: s, name: name, dead: dead, lost: make(chan struct{})}, nil
+}
+
+// openStream returns the stream that our subjects go to.
+func (p *Publisher) openStream(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
+	want := p.streamConfig()
+	s, err := js.Stream(ctx, p.o.Stream)
+	switch {
+	case err == nil:
+		return s, p.checkStream(s.CachedInfo().Config, want)
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, p.streamError(err)
+	}
+	// Another stream may have the subjects: what is there is used.
+	name, err := js.StreamNameBySubject(ctx, want.Subjects[0])
+	if err == nil {
+		if s, err = js.Stream(ctx, name); err == nil {
+			p.tell("STREAM names no stream, and another one has the subjects: it is used", "stream", p.o.Stream, "used", name)
+			return s, p.checkStream(s.CachedInfo().Config, want)
+		}
+	}
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, p.streamError(err)
+	}
+	if !p.o.CreateStream {
+		return nil, fmt.Errorf("stream %s is absent: create it with the subjects %s, or set KVRELAY_STREAM_CREATE=true", p.o.Stream, want.Subjects[0])
+	}
+	if s, err = js.CreateStream(ctx, want); err != nil {
+		return nil, p.streamError(err) // one that was created meanwhile is found at the next attempt
+	}
+	p.o.Logger.Info("created the JetStream stream", "stream", want.Name, "subjects", want.Subjects[0],
+		"storage", "file", "max_bytes", want.MaxBytes, "discard", "old", "replicas", want.Replicas, "duplicates", want.Duplicates.String())
+	return s, nil
+}
+
+// streamConfig is the stream as we would create it.
+func (p *Publisher) streamConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:        p.o.Stream,
+		Description: "router events of KV caches, one subject per worker and data-parallel rank",
+		Subjects:    []string{p.subject.pattern()},
+		Storage:     jetstream.FileStorage,
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardOld,
+		MaxBytes:    streamBytes,
+		Replicas:    1,
+		Duplicates:  streamDuplicates,
+	}
+}
+
+// checkStream says what is different in a stream that is there, and refuses
+// one that cannot take our messages.
+func (p *Publisher) checkStream(have, want jetstream.StreamConfig) error {
+	if !slices.ContainsFunc(have.Subjects, func(s string) bool { return covers(s, want.Subjects[0]) }) {
+		if !slices.ContainsFunc(have.Subjects, func(s string) bool { return covers(want.Subjects[0], s) }) {
+			return fmt.Errorf("stream %s has the subjects %s, not %s: add it there, or set KVRELAY_STREAM", have.Name, strings.Join(have.Subjects, " "), want.Subjects[0])
+		}
+	}
+	if have.Sealed || have.Mirror != nil {
+		return fmt.Errorf("stream %s is sealed or a mirror: it takes no messages; set KVRELAY_STREAM", have.Name)
+	}
+	var differs []any
+	note := func(name string, is, would any) {
+		if is != would {
+			differs = append(differs, name, fmt.Sprint(is), name+"_if_created", fmt.Sprint(would))
+		}
+	}
+	note("retention", have.Retention, want.Retention)
+	note("storage", have.Storage, want.Storage)
+	note("discard", have.Discard, want.Discard)
+	note("max_bytes", have.MaxBytes, want.MaxBytes)
+	note("max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0), max(want.MaxMsgsPerSubject, 0))
+	note("max_age", have.MaxAge, want.MaxAge)
+	note("replicas", have.Replicas, want.Replicas)
+	if len(differs) > 0 {
+		p.tell("the JetStream stream is used as it is; one created by kvrelay would differ", append([]any{"stream", have.Name}, differs...)...)
+	}
+	return nil
+}
+
+// tell logs at level info, each text once in a process's run.
+func (p *Publisher) tell(text string, attrs ...any) {
+	p.mu.Lock()
+	told := p.link.tales[text]
+	if p.link.tales == nil {
+		p.link.tales = map[string]bool{}
+	}
+	p.link.tales[text] = true
+	p.mu.Unlock()
+	if !told {
+		p.o.Logger.Info(text, attrs...)
+	}
+}
+
+// streamError says what to change.
+func (p *Publisher) streamError(err error) error {
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("NATS has no JetStream here (%w): enable it for the server and the account, or set KVRELAY_SINK=nats", err)
+	default:
+		return fmt.Errorf("stream %s: %w", p.o.Stream, err)
+	}
+}
+
+// covers says whether the pattern a matches every subject of the pattern b.
+func covers(a, b string) bool {
+	x, y := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range x {
+		switch {
+		case x[i] == ">":
+			return len(y) > i
+		case i >= len(y) || y[i] == ">":
+			return false
+		case x[i] != "*" && x[i] != y[i]:
+			return false
+		}
+	}
+	return len(x) == len(y)
+}
+
+// set makes l the present link; nil: none.
+func (j *jsRun) set(l *jsLink) {
+	j.mu.Lock()
+	j.link = l
+	close(j.changed)
+	j.changed = make(chan struct{})
+	j.mu.Unlock()
+}
+
+// await is the present link; nil when ctx or the outbox ended before there was one.
+func (j *jsRun) await(ctx context.Context, o *Outbox) *jsLink {
+	for {
+		j.mu.Lock()
+		l, changed := j.link, j.changed
+		j.mu.Unlock()
+		if l != nil {
+			return l
+		}
+		select {
+		case <-changed:
+		case <-o.gone:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// say has State and the log tell why nothing is stored.
+func (j *jsRun) say(err error) {
+	p := j.p
+	now := p.o.Now()
+	p.mu.Lock()
+	l := &p.link
+	l.lastError = err.Error()
+	tell := l.lastError != l.warned || now.Sub(l.warnedAt) >= repeatLog
+	if tell {
+		l.warned, l.warnedAt = l.lastError, now
+	}
+	p.mu.Unlock()
+	j.mu.Lock()
+	j.trouble = true
+	j.mu.Unlock()
+	if tell {
+		p.o.Logger.Warn("the stream takes no events, trying on: batches wait in the engine's replay buffer", "error", err)
+	}
+}
+
+// well ends what say has told.
+func (j *jsRun) well() {
+	j.mu.Lock()
+	was := j.trouble
+	j.trouble = false
+	j.mu.Unlock()
+	if !was {
+		return
+	}
+	j.p.mu.Lock()
+	j.p.link.lastError = ""
+	j.p.mu.Unlock()
+	j.p.o.Logger.Info("the stream takes events again")
+}
