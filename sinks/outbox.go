@@ -20,6 +20,9 @@ type Place struct {
 	Event int // index of the first event in its batch, before any splitting
 	Block int // blocks (or hashes) of that event that are done
 	Base  uint64
+	// Fingerprint is of the conversion (convert.Config.Fingerprint, and what
+	// else decides which batches are converted).
+	Fingerprint uint64
 }
 
 // Outbox takes the router events of one data-parallel rank under one publisher
@@ -32,7 +35,6 @@ type Outbox struct {
 	released func(n int)
 	source   RankSource // nil: no heartbeats, no recovery
 	started  int64      // ms
-	print    uint64     // RankOptions.Fingerprint
 	resumes  bool
 	begin    func() // RankOptions.Again
 
@@ -124,7 +126,7 @@ func (o *Outbox) Append(at Place, evs []convert.RouterEvent) (n int) {
 	}
 	first := o.log.next
 	before := o.log.charge
-	o.log.cur = batchPlace{at.Kind, at.Pos, at.Base}
+	o.log.cur = batchPlace{at.Kind, at.Pos, at.Base, at.Fingerprint}
 	block := at.Block
 	if at.Kind == PlaceRepublished {
 		o.log.cur, block = batchPlace{kind: PlaceUnknown}, 0
@@ -134,7 +136,7 @@ func (o *Outbox) Append(at Place, evs []convert.RouterEvent) (n int) {
 		block = 0
 	}
 	if at.Kind == PlaceRepublished && o.log.next > first {
-		o.log.settle(batchPlace{placeSettled, at.Pos, at.Base}, at.Event, at.Block)
+		o.log.settle(batchPlace{placeSettled, at.Pos, at.Base, at.Fingerprint}, at.Event, at.Block)
 	}
 	n = o.log.charge - before
 	events := int64(o.log.next - first)

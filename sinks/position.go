@@ -90,13 +90,12 @@ func parseMessageID(s string) (m messageID, ok bool) {
 
 // lastMessage is what a rank's subject ends with; seq 0: it is empty.
 type lastMessage struct {
-	seq         uint64
-	text        string // Nats-Msg-Id
-	id          messageID
-	ours        bool // id is that of a relay, for this worker and rank
-	place       Place
-	fingerprint uint64
-	sequence    uint64
+	seq      uint64
+	text     string // Nats-Msg-Id
+	id       messageID
+	ours     bool // id is that of a relay, for this worker and rank
+	place    Place
+	sequence uint64
 }
 
 func (o *Outbox) parseLast(m *jetstream.RawStreamMsg) lastMessage {
@@ -104,7 +103,7 @@ func (o *Outbox) parseLast(m *jetstream.RawStreamMsg) lastMessage {
 	l.id, l.ours = parseMessageID(l.text)
 	l.ours = l.ours && l.id.worker == o.workerID && l.id.rank == o.rank
 	var err error
-	if l.fingerprint, err = strconv.ParseUint(m.Header.Get(headerFingerprint), 16, 64); err != nil {
+	if l.place.Fingerprint, err = strconv.ParseUint(m.Header.Get(headerFingerprint), 16, 64); err != nil {
 		l.place = Place{Kind: PlaceUnknown}
 	}
 	if l.sequence, err = strconv.ParseUint(m.Header.Get(headerSequence), 10, 64); err != nil {
@@ -132,16 +131,16 @@ func (o *Outbox) freeze(stream string) (f *frozen, ok bool) {
 	defer o.mu.Unlock()
 	last := o.frozen[0].last
 	f = &frozen{last: last, id: messageID{o.workerID, o.rank, o.id, o.p.life, last}.String()}
-	f.msg = nats.Msg{Subject: o.subject, Data: data, Header: streamHeader(stream, o.id, f.id, o.place(last), o.print, o.firstSeq)}
+	f.msg = nats.Msg{Subject: o.subject, Data: data, Header: streamHeader(stream, o.id, f.id, o.place(last), o.firstSeq)}
 	f.size = f.msg.Size() - len(f.msg.Subject)
 	return f, true
 }
 
-func streamHeader(stream string, publisher uint64, id string, at Place, print, seq uint64) nats.Header {
+func streamHeader(stream string, publisher uint64, id string, at Place, seq uint64) nats.Header {
 	return nats.Header{
 		publisherHeader:             {strconv.FormatUint(publisher, 10)},
 		headerPosition:              {at.position()},
-		headerFingerprint:           {strconv.FormatUint(print, 16)},
+		headerFingerprint:           {strconv.FormatUint(at.Fingerprint, 16)},
 		headerSequence:              {strconv.FormatUint(seq, 10)},
 		nats.MsgIdHdr:               {id},
 		nats.ExpectedStreamHdr:      {stream},
@@ -152,9 +151,9 @@ func streamHeader(stream string, publisher uint64, id string, at Place, print, s
 // streamHeaders is the most that the headers of a JetStream message take.
 func (p *Publisher) streamHeaders() int {
 	const m = math.MaxUint64
-	at := Place{Event: math.MaxUint32, Block: math.MaxUint32, Base: m}
+	at := Place{Event: math.MaxUint32, Block: math.MaxUint32, Base: m, Fingerprint: m}
 	at.Pos.Epoch, at.Pos.Seq, at.Pos.Sum = m, m, m
-	h := streamHeader(strings.Repeat("s", maxStreamName), m, messageID{m, math.MaxUint32, m, m, m}.String(), at, m, m)
+	h := streamHeader(strings.Repeat("s", maxStreamName), m, messageID{m, math.MaxUint32, m, m, m}.String(), at, m)
 	h.Set(nats.ExpectedLastSubjSeqHdr, strconv.FormatUint(m, 10))
 	n := len("NATS/1.0\r\n\r\n")
 	for k, v := range h {

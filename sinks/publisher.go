@@ -210,7 +210,7 @@ func (p *Publisher) OpenRank(workerID uint64, rank uint32, ro RankOptions) (*Out
 	}
 	o := &Outbox{
 		p: p, workerID: workerID, rank: rank, released: ro.Released, source: ro.Source, started: p.o.Now().UnixMilli(),
-		print: ro.Fingerprint, resumes: ro.Resume && p.o.Kind == JetStream, begin: ro.Again, unowned: ro.Source != nil,
+		resumes: ro.Resume && p.o.Kind == JetStream, begin: ro.Again, unowned: ro.Source != nil,
 		changed: make(chan struct{}, 1), gone: make(chan struct{}), tended: make(chan struct{}),
 		wake: make(chan struct{}, 1), known: make(chan Resumption, 1), placed: make(chan struct{}),
 	}

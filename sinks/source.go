@@ -48,9 +48,6 @@ type RankOptions struct {
 	// Source makes the rank one with heartbeats, one owner and a recovery
 	// service. Nothing is published before the rank is owned. nil: none of it.
 	Source RankSource
-	// Fingerprint is of the conversion (convert.Config.Fingerprint); JetStream
-	// messages carry it.
-	Fingerprint uint64
 	// Resume says that the caller will call Outbox.Resume before it appends.
 	// Only JetStream looks at it.
 	Resume bool
@@ -138,12 +135,13 @@ func (o *Outbox) place(id uint64) Place {
 	if b.kind == placeSettled {
 		b.kind = PlaceAt
 	}
-	return Place{Kind: b.kind, Pos: b.pos, Event: int(m.event), Block: int(m.block), Base: b.base}
+	return Place{Kind: b.kind, Pos: b.pos, Event: int(m.event), Block: int(m.block), Base: b.base, Fingerprint: b.print}
 }
 
 // batchPlace is what the events of one batch have in common.
 type batchPlace struct {
-	kind PlaceKind
-	pos  replay.Position
-	base uint64
+	kind  PlaceKind
+	pos   replay.Position
+	base  uint64
+	print uint64 // Place.Fingerprint
 }

@@ -152,8 +152,6 @@ func (o *Outbox) goOn(last lastMessage) {
 			r.Start = StartCleared
 		case last.place.Kind != PlaceAt:
 			r.Reason = "the last message has no position to go on from: a returned engine's blocks were being published again"
-		case last.fingerprint != o.print:
-			r.Reason = "settings, the engine's block size or the rules of this version are others than before"
 		default:
 			r.Start, r.Place = StartAt, last.place
 		}

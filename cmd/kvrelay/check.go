@@ -147,7 +147,7 @@ func checkEngine(ctx context.Context, cfg *config.Config, length time.Duration, 
 	switch {
 	case len(sources) > 0:
 	case st.Awaiting != "":
-		rep.Discovery = append(rep.Discovery, st.Awaiting)
+		rep.Discovery = append(rep.Discovery, "no source of KV events was found: "+st.Awaiting)
 	case st.LastError != "":
 		rep.Discovery = append(rep.Discovery, "the engine does not say where its events are: "+st.LastError)
 	}

@@ -9,9 +9,12 @@ import (
 )
 
 // Asking again for what a replay left out: a ROUTER drops replies beyond its
-// high-water mark, so a hole counts as missing only when a second answer, begun
-// right before it, has it too.
-const maxRounds = 64 // of one fetch; after that holes are taken as they are
+// high-water mark, never among the first replies. A hole that the second answer
+// has right behind the batch before it is one of numbers that were never used.
+const (
+	maxRounds = 64   // of one fetch; after that holes are taken as they are
+	safe      = 1000 // replies that no ROUTER drops
+)
 
 // fetch gets what replay has from seq from on, and applies it in order and
 // once. take chooses the batches that count; nil: all.
@@ -21,7 +24,7 @@ func (w *watcher) fetch(ctx context.Context, from uint64, take func(seq uint64, 
 	for round := range maxRounds {
 		before := s.Numbers.Applied
 		if round == maxRounds-1 {
-			holes = maxRounds
+			holes = safe
 		}
 		if !w.ask(ctx, from, holes, take) || ctx.Err() != nil {
 			return
@@ -30,7 +33,7 @@ func (w *watcher) fetch(ctx context.Context, from uint64, take func(seq uint64, 
 		if s.Numbers.Applied == before {
 			holes = 1
 		}
-		from = s.next
+		from = s.next - 1
 	}
 }
 
@@ -64,7 +67,7 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 	a := answer{r: &s.Replay, from: from}
 	a.asked()
 	defer a.done()
-	first := s.Replay.Requests == 1
+	first, anchor := s.Replay.Requests == 1, false
 	idle := time.NewTimer(w.o.Idle)
 	defer idle.Stop()
 	for {
@@ -99,6 +102,7 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 			continue
 		}
 		idle.Reset(w.o.Idle)
+		anchor = anchor || s.begun && seq+1 == s.next
 		if stopped || take != nil && !take(seq, payload) || s.begun && seq < s.next {
 			continue
 		}
@@ -108,6 +112,10 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 				continue
 			}
 			holes--
+			if anchor && a.n <= safe {
+				s.Numbers.Burned += seq - s.next
+				s.next = seq
+			}
 		}
 		s.numbered(seq, payload)
 	}

@@ -130,12 +130,16 @@ func orText(text, other string) string {
 	return text
 }
 
-func plural[T int | uint64](n T, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+// plural is a count with its noun, or with the given plural of it.
+func plural[T int | uint64](n T, noun string, many ...string) string {
+	switch {
+	case n == 1:
+	case len(many) > 0:
+		noun = many[0]
+	case strings.HasSuffix(noun, "ch"): // batch
+		noun += "es"
+	default:
+		noun += "s"
 	}
-	if strings.HasSuffix(noun, "ch") { // batch
-		noun += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -122,12 +122,15 @@ func (j *judge) numbers(s *Stream) {
 		j.say(Warning, "holes", fmt.Sprintf("%s are missing in the recording", plural(n.Missing, "number")),
 			"Record with --replay. Numbers that replay does not have either were never sent (vLLM 0.9 burns the number of a batch that it fails to encode).")
 	case n.Missing > 0 && s.Replay.Connected:
-		j.say(Problem, "missing", fmt.Sprintf("%s were neither sent nor replayed: lost, or burned by a batch that the engine failed to encode", plural(n.Missing, "number")),
-			"Raise buffer_steps in the engine's kv-events-config if it makes more batches than that between a loss and its replay; look for encoding errors in its log (vLLM 0.9 with bytes hashes).")
+		j.say(Problem, "missing", fmt.Sprintf("%s were lost on the way and replay does not have them", plural(n.Missing, "batch")),
+			"Raise buffer_steps in the engine's kv-events-config: it makes more batches than that between a loss and its replay. See also whether the replay socket is the same rank's.")
 	case n.Missing > 0:
 		j.say(Problem, "missing", fmt.Sprintf("%s were lost on the way (%s) and there is no replay to get them from", plural(n.Missing, "batch"), plural(n.Gaps, "gap")), doReplay)
 	case n.Gaps > 0:
 		j.say(Note, "gaps", fmt.Sprintf("%s in the live stream, healed with %s from replay", plural(n.Gaps, "gap"), plural(n.Healed, "batch")), "")
+	}
+	if n.Burned > 0 {
+		j.say(Note, "burned", fmt.Sprintf("%s never used: an engine burns the number of a batch that it fails to encode (look into its log). kvrelay passes over them", plural(n.Burned, "number was", "numbers were")), "")
 	}
 	if j.r.File && n.First != nil && *n.First > 0 && n.Missing == 0 {
 		j.say(Note, "late", fmt.Sprintf("the recording begins at number %d: what the engine stored before is not in it", *n.First), "")
@@ -178,8 +181,8 @@ func (j *judge) replay(s *Stream) {
 		j.say(Warning, "replay_short", fmt.Sprintf("replay reaches back to batch %d only: blocks stored before are unknown to routers until they are stored again", *p.First),
 			"Start kvrelay with the engine, or raise buffer_steps in the engine's kv-events-config (default 10000 batches).")
 	}
-	if p.Holes > 0 {
-		j.say(Note, "replay_holes", fmt.Sprintf("answers left out %s: either their numbers were never used, or the ROUTER drops replies beyond its high-water mark (1000 in vLLM up to 0.32 and SGLang). kvrelay asks again from there", plural(p.Holes, "batch")), "")
+	if p.Holes > 0 && s.Numbers.Burned == 0 {
+		j.say(Note, "replay_holes", fmt.Sprintf("replay left out %s: the ROUTER drops replies beyond its high-water mark (1000 in vLLM up to 0.32 and SGLang), or their numbers were never used. kvrelay asks again from there", plural(p.Holes, "batch")), "")
 	}
 	if p.Answered > 0 && p.EndMarkers == 0 {
 		j.say(Note, "no_end_marker", "answers end without a marker; kvrelay waits for silence (REPLAY_IDLE) instead", "")

@@ -95,6 +95,7 @@ type Numbers struct {
 	Applied  uint64  `json:"applied"`  // batches, in order
 	Gaps     uint64  `json:"gaps"`     // times that a live batch was ahead of the one expected
 	Healed   uint64  `json:"healed"`   // batches that replay brought for gaps
+	Burned   uint64  `json:"burned"`   // numbers that were never used: replay twice had both neighbours and nothing between
 	Missing  uint64  `json:"missing"`  // numbers that neither live nor replay had
 	Repeated uint64  `json:"repeated"` // batches that were known already
 	Restarts uint64  `json:"restarts"` // of the engine

@@ -177,6 +177,9 @@ func (p *page) live(r *Report, s *Stream) {
 		} else {
 			text += ", no gap"
 		}
+		if n.Burned > 0 {
+			text += fmt.Sprintf(", %d never used", n.Burned)
+		}
 		if n.Missing > 0 {
 			text += ", " + p.paint(yellow, fmt.Sprintf("%d missing", n.Missing))
 		}

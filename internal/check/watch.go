@@ -240,9 +240,13 @@ func (w *watcher) take(ctx context.Context, m message) {
 		s.Numbers.Gaps++
 		before := s.Numbers.Applied
 		if ctx.Err() == nil {
-			w.fetch(ctx, s.next, func(seq uint64, _ []byte) bool { return seq < b.Seq })
+			w.fetch(ctx, s.next-1, func(seq uint64, _ []byte) bool { return seq <= b.Seq })
 		}
 		s.Numbers.Healed += s.Numbers.Applied - before
+		if b.Seq+1 == s.next && xxh3.Hash(b.Payload) == s.sum {
+			s.Numbers.Healed-- // this one came by itself
+			return
+		}
 	}
 	if s.begun && b.Seq < s.next {
 		if b.Seq+1 == s.next && xxh3.Hash(b.Payload) != s.sum || b.Seq == 0 && s.next > 1 {

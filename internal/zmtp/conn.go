@@ -26,6 +26,7 @@ type Conn struct {
 	endpoint    string
 	heartbeat   time.Duration // ≤ 0: no PINGs
 	peerTimeout time.Duration
+	answers     bool // we send PINGs, and the peer's version of ZMTP has to answer them
 	ttl         uint16
 	start       time.Time
 
@@ -93,7 +94,7 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 		nc.SetDeadline(time.Unix(1, 0))
 		close(cut)
 	})
-	err := handshake(nc, o)
+	answers, err := handshake(nc, o)
 	if err == nil && o.Type == SUB {
 		_, err = nc.Write(subscribe(o.Subscriptions))
 	}
@@ -110,7 +111,7 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 
 	c := &Conn{
 		nc: nc, endpoint: endpoint, start: time.Now(),
-		heartbeat: o.Heartbeat, peerTimeout: o.PeerTimeout,
+		heartbeat: o.Heartbeat, peerTimeout: o.PeerTimeout, answers: answers && o.Heartbeat > 0,
 		ttl:   uint16(min(ttlFactor*o.PeerTimeout/(100*time.Millisecond), maxTTL)),
 		pongs: make(chan pongContext, maxPongs),
 		stop:  make(chan struct{}), kept: make(chan struct{}),

@@ -42,7 +42,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Parallel()
 			frozen := make(chan struct{})
 			endpoint := serve(t, func(p *peer) {
-				p.greet("PUB")
+				p.greetAs(0, "PUB")
 				if c.answers {
 					pong(p, p.until(isCommand("PING")))
 				}

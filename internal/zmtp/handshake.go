@@ -27,7 +27,9 @@ const (
 // handshake runs the library's handshake over nc, whose deadline is set. The
 // library trusts its peer: it allocates what a header announces and panics on a READY
 // that is cut short, so it sees the peer through a guard and within a recover.
-func handshake(nc net.Conn, o Options) (err error) {
+//
+// pongs: the peer speaks ZMTP 3.1 or later, so it answers PINGs.
+func handshake(nc net.Conn, o Options) (pongs bool, err error) {
 	// A mechanism of its own for each connection: PLAIN forgets its password
 	// after the first.
 	sec := null.Security()
@@ -47,7 +49,7 @@ func handshake(nc net.Conn, o Options) (err error) {
 		}
 	}()
 	_, err = zmq4.Open(g, sec, zmq4.SocketType(o.Type), nil, false, nil)
-	return err
+	return len(g.seen) > 11 && (g.seen[10] > 3 || g.seen[11] > 0), err
 }
 
 // guard is a connection during its handshake. It looks at what comes in before

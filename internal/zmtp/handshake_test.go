@@ -295,7 +295,7 @@ func FuzzHandshake(f *testing.F) {
 			o.User = "user"
 		}
 		nc := &script{in: bytes.NewReader(data)}
-		if handshake(nc, o) == nil && nc.in.Len() > len(data)-greetingLen {
+		if _, err := handshake(nc, o); err == nil && nc.in.Len() > len(data)-greetingLen {
 			t.Error("ready without a READY")
 		}
 	})

@@ -88,7 +88,7 @@ func (c *Conn) keep() {
 	defer close(c.kept)
 	var tick <-chan time.Time
 	var timer *time.Timer
-	next := time.Now().Add(c.heartbeat / 8) // early: only who has answered can be judged by answers
+	next := time.Now().Add(c.heartbeat / 8) // early: of ZMTP 3.0 peers only who has answered is judged by answers
 	due := next
 	if c.heartbeat > 0 {
 		timer = time.NewTimer(time.Until(due))
@@ -134,10 +134,12 @@ func (c *Conn) keep() {
 }
 
 // deadAt is when the peer is dead if it stays silent; far off while the reader
-// is not waiting for it, or while it has never answered a PING.
+// is not waiting for it, or while nothing says that it answers PINGs: neither its
+// version (3.1 does, libzmq ≥ 4.3) nor an answer so far. Else an engine that
+// freezes before its first answer would never be found.
 func (c *Conn) deadAt(now time.Time) time.Time {
 	waiting := c.waiting.Load()
-	if waiting == 0 || c.pings.lastPong().IsZero() {
+	if waiting == 0 || !c.answers && c.pings.lastPong().IsZero() {
 		return now.Add(c.peerTimeout)
 	}
 	return c.start.Add(time.Duration(waiting)).Add(c.peerTimeout)

@@ -181,6 +181,15 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
+// A ZMTP 3.1 peer has to answer PINGs, so one that froze before its first answer
+// is found too: the kernel goes on acknowledging for it.
+func TestDeadBeforeTheFirstPong(t *testing.T) {
+	c := mustDial(t, serve(t, func(p *peer) { p.greet("PUB"); p.drain() }), beating())
+	if err := recvErr(t, c); !errors.Is(err, ErrPeerDead) {
+		t.Errorf("%v", err)
+	}
+}
+
 // Any byte is a sign of life: a large message in many small pieces, or PONGs alone.
 func TestLivingPeer(t *testing.T) {
 	for name, live := range map[string]func(p *peer){
@@ -217,7 +226,7 @@ func TestLivingPeer(t *testing.T) {
 // whose reader is busy elsewhere is not either.
 func TestNotJudged(t *testing.T) {
 	silent := func(p *peer) {
-		p.greet("PUB")
+		p.greetAs(0, "PUB")
 		for range 3 * testPeerTimeout / testHeartbeat {
 			if p.until(isCommand("PING")) == nil {
 				return

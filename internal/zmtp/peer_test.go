@@ -126,9 +126,12 @@ func (p *peer) put(b []byte) bool {
 	return err == nil
 }
 
-// greet does a peer's whole part of the handshake.
-func (p *peer) greet(socketType string) bool {
-	if !p.put(greetingBytes(3, 1, "NULL")) {
+// greet does a peer's whole part of the handshake, as ZMTP 3.1.
+func (p *peer) greet(socketType string) bool { return p.greetAs(1, socketType) }
+
+// greetAs is greet in ZMTP 3.minor.
+func (p *peer) greetAs(minor byte, socketType string) bool {
+	if !p.put(greetingBytes(3, minor, "NULL")) {
 		return false
 	}
 	theirs := make([]byte, greetingLen)
