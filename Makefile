@@ -19,16 +19,43 @@ BENCHPKG ?= ./...
 GOFILES = $(shell find . -name '*.go' -not -path './$(VENV)/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test unit lint fmt generate check-generated venv bench clean need-go need-python
+.PHONY: help build test test-k8s test-release release unit lint fmt generate check-generated venv bench clean need-go need-python
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: need-go ## build bin/kvrelay, static and stamped with the commit
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/kvrelay ./cmd/kvrelay
 
-test: need-go need-python lint check-generated venv ## check and test everything, real peers included
+test: need-go need-python lint check-generated venv test-k8s test-release ## check and test everything, real peers included
 	$(GO) test $(RACE) $(TAGS) -p $(PARALLEL) -timeout $(TIMEOUT) ./...
+
+test-k8s: need-go ## check the manifests: kustomize, Kubernetes' own types, and what a cluster finds out late
+	cd k8s/check && $(GO) vet ./... && $(GO) test -p $(PARALLEL) -timeout $(TIMEOUT) ./...
+
+# A release is $(RELEASE) for each of $(ARCHS): the file, what went into it (an
+# SBOM: every module with its version and checksum, the compiler, the commit),
+# and the checksums of all. The same commit gives the same bytes anywhere.
+ARCHS     ?= amd64 arm64
+RELEASE    = dist/kvrelay-linux-$(arch)
+GOBUILD    = CGO_ENABLED=0 GOOS=linux GOARCH=$(arch) $(GO) build -trimpath -ldflags '-s -w -buildid='
+
+release: need-go ## build dist/: kvrelay for linux, checksums, SBOMs
+	rm -rf dist && mkdir dist
+	$(foreach arch,$(ARCHS),$(GOBUILD) -buildvcs=auto -o $(RELEASE) ./cmd/kvrelay && $(GO) version -m $(RELEASE) | sed '1s,^dist/,,' > $(RELEASE).sbom.txt &&) true
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
+# COLD=1 compiles everything anew for the second build (minutes), where the usual
+# check takes compiled packages from Go's cache and links them anew.
+test-release: arch = amd64
+test-release: need-go ## build twice, in two folders, and compare the bytes
+	@set -e; other=$$(mktemp -d); trap 'chmod -R u+w "$$other"; rm -rf "$$other"' EXIT; \
+	mkdir "$$other/elsewhere"; tar -cf - --exclude ./$(VENV) --exclude ./.git --exclude ./dist --exclude ./bin . | tar -xf - -C "$$other/elsewhere"; \
+	$(GOBUILD) -buildvcs=false -o "$$other/first" ./cmd/kvrelay; \
+	(cd "$$other/elsewhere" && $(if $(COLD),GOCACHE="$$other/cache") $(GOBUILD) -buildvcs=false -o "$$other/second" ./cmd/kvrelay); \
+	cmp "$$other/first" "$$other/second"; \
+	if grep -qF "$$PWD" "$$other/first"; then echo "the build holds the path $$PWD" >&2; exit 1; fi; \
+	echo "two builds, the same bytes: $$(sha256sum < "$$other/first")"
 
 unit: need-go ## the tests that need Go alone
 	$(GO) test -p $(PARALLEL) -timeout $(TIMEOUT) ./...

@@ -91,7 +91,7 @@ func TestRules(t *testing.T) {
 		{"ENDPOINTS=tcp://h:1 REPLAY_ENDPOINTS=listen:tcp://*:2", "KVRELAY_REPLAY_ENDPOINTS", "no listen:"},
 		{"ENDPOINTS=tcp://h:1 REPLAY_ENDPOINTS=none,tcp://h:2", "KVRELAY_REPLAY_ENDPOINTS", "entry 1"},
 
-		{"ENDPOINTS=tcp://h:1 SINK=jetstream NATS_URL=h", "KVRELAY_SINK", "SINK=jetstream is not in this version"},
+		{"ENDPOINTS=tcp://h:1 SINK=jetstream NATS_URL=h", "", ""},
 		{"ENDPOINTS=tcp://h:1 SINK=stdout", "", ""},
 		{"ENDPOINTS=tcp://h:1 SINK=stdout NATS_URL=h", "KVRELAY_NATS_URL", "only with SINK=nats"},
 		{"ENDPOINTS=tcp://h:1 SINK=stdout NATS_TLS_CA=f", "KVRELAY_NATS_TLS_CA", "only with SINK=nats"},
@@ -116,10 +116,11 @@ func TestRules(t *testing.T) {
 		{"ENDPOINTS=tcp://h:1 NATS_URL=h NATS_TLS_KEY=c", "KVRELAY_NATS_TLS_KEY", "NATS_TLS_CERT"},
 		{"ENDPOINTS=tcp://h:1 NATS_TLS_CA=c", "KVRELAY_NATS_TLS_CA", "only with NATS_URL"},
 
-		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=file MEMBERSHIP_PATH=/x", "KVRELAY_MEMBERSHIP", "MEMBERSHIP=file is not in this version"},
 		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=etcd", "KVRELAY_MEMBERSHIP", "MEMBERSHIP=etcd is not in this version"},
 		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=kubernetes", "KVRELAY_MEMBERSHIP", "MEMBERSHIP=kubernetes is not in this version"},
-		{"ENDPOINTS=tcp://h:1 REGISTER_WORKER=true", "KVRELAY_REGISTER_WORKER", "not in this version"},
+		{"ENDPOINTS=tcp://h:1 REGISTER_WORKER=true", "KVRELAY_REGISTER_WORKER", "only with MEMBERSHIP"},
+		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=file MEMBERSHIP_PATH=/x REGISTER_WORKER=true", "", ""},
+		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=file MEMBERSHIP_PATH=/x WORKER_ID=7", "", ""},
 		{"ENDPOINTS=tcp://h:1 REGISTER_WORKER=false", "", ""},
 		{"ENDPOINTS=tcp://h:1 RECOVERY_ADDR=h:1", "KVRELAY_RECOVERY_ADDR", "only with MEMBERSHIP"},
 		{"ENDPOINTS=tcp://h:1 MEMBERSHIP_PATH=/x", "KVRELAY_MEMBERSHIP_PATH", "only with MEMBERSHIP=file"},

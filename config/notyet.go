@@ -5,11 +5,8 @@ import "strings"
 // notYet lists what settings.md knows and this version does not do, as
 // NAME=value or, for any value, NAME. Whoever builds one deletes its line.
 var notYet = []string{
-	"SINK=jetstream",
-	"MEMBERSHIP=file",
 	"MEMBERSHIP=etcd",
 	"MEMBERSHIP=kubernetes",
-	"REGISTER_WORKER=true",
 }
 
 // checkNotYet refuses what is asked for and not there.

@@ -328,9 +328,9 @@ func TestNames(t *testing.T) {
 		names = append(names, tier.String())
 	}
 	for k := NoticeBlockSize; k < NoticeBound; k++ {
-		names = append(names, Notice{Kind: k}.String())
+		names = append(names, Notice{Kind: k, Got: 16}.String())
 	}
-	names = append(names, Notice{Kind: NoticeMismatch, Learned: true}.String())
+	names = append(names, Notice{Kind: NoticeMismatch, Got: 16, Learned: true}.String(), Notice{Kind: NoticeMismatch}.String())
 	slices.Sort(names)
 	for i, n := range names {
 		if n == "" || i > 0 && n == names[i-1] || strings.Contains(n, "(25") {

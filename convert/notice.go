@@ -1,6 +1,9 @@
 package convert
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // NoticeKind is what a Notice tells.
 type NoticeKind uint8
@@ -33,6 +36,9 @@ func (n Notice) String() string {
 	case NoticeBlockSize:
 		return fmt.Sprintf("block size %d learned from the engine's first store", n.Got)
 	case NoticeMismatch:
+		if n.Got == 0 || n.Got > math.MaxUint32 {
+			return fmt.Sprintf("the engine stores blocks of %d tokens, which cannot be, and %d are expected: nothing is published; is this an engine's event stream?", n.Got, n.Want)
+		}
 		if n.Learned {
 			return fmt.Sprintf("the engine stores blocks of %d tokens, but its first store taught %d: nothing is published; set BLOCK_SIZE=%d if that is the engine's size", n.Got, n.Want, n.Got)
 		}

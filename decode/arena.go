@@ -8,14 +8,23 @@ import (
 
 const (
 	// maxMemory bounds what one batch may take decoded: some 170 000 events, or
-	// 8 million hashes, which is a prompt of 128k tokens stored page by page at
-	// page size 1 (131 072 events), and room beyond. A batch
+	// 16 million tokens. A prompt of 128k tokens stored page by page at
+	// page size 1 is 131 072 events. A batch
 	// that needs more is refused (reason "too much for its size"), and so is
 	// one that needs more than maxRatio times its own size beyond minMemory:
 	// only events with next to nothing in them do, and no engine sends those.
 	maxMemory = 64 << 20
 	maxRatio  = 24
 	minMemory = 1 << 20
+
+	// maxEvents bounds the events of a batch, whatever they are: a batch of more
+	// is refused unread (the same reason). Sixty million events of one byte each
+	// fit in a frame, and would be read for seconds.
+	maxEvents = 1 << 18
+	// maxHashes bounds the hashes of a batch in the same way: each becomes nine
+	// bytes in three more places before it has left the process. It is a cache of
+	// 2 million blocks given back in one step.
+	maxHashes = 1 << 21
 
 	// Arenas above keepMemory are given back when idleBatches batches in a row
 	// have used less than a quarter of them. What a Batch retains is therefore
@@ -38,6 +47,8 @@ type arena struct {
 	keys   slab[ExtraKey]
 	mm     slab[MMObject]
 	offs   slab[[2]uint64]
+
+	tooMany bool // events or hashes are more than their bound
 
 	spare  Event       // takes the events of a counting pass
 	spareH [128]uint64 // and their hashes

@@ -43,6 +43,7 @@ func (b *Batch) Release() { *b = Batch{} }
 func (b *Batch) pass(payload []byte) error {
 	b.TS, b.HasTS, b.Rank, b.HasRank, b.BadRank, b.IsMap, b.Events = 0, false, 0, false, false, false, nil
 	b.rewind()
+	b.tooMany = false
 	if len(payload) == 0 {
 		return &Error{Reason: ReasonEmpty}
 	}
@@ -59,6 +60,9 @@ func (b *Batch) pass(payload []byte) error {
 	}
 	if b.r.Failed() {
 		return framingError(b.r.Err())
+	}
+	if b.tooMany {
+		return &Error{Reason: ReasonTooMuch, Off: b.r.Off()}
 	}
 	if !ok {
 		return &Error{Reason: ReasonNoBatch}
@@ -114,7 +118,10 @@ func (b *Batch) mapBatch() bool {
 			b.readTS()
 		case "events":
 			b.rewind()
-			if events = b.readEvents(); !events {
+			if events = b.readEvents(); b.tooMany {
+				return false
+			}
+			if !events {
 				b.r.Skip()
 			}
 		case "data_parallel_rank":
@@ -178,7 +185,8 @@ func (b *Batch) readRank() {
 }
 
 // readEvents reads the list of events; nil is an empty one. False: it is
-// something else, and still the next value, or the framing is broken.
+// something else, and still the next value, or the framing is broken, or there
+// are too many.
 func (b *Batch) readEvents() bool {
 	if b.r.Nil() {
 		return true
@@ -187,8 +195,11 @@ func (b *Batch) readEvents() bool {
 	if !ok {
 		return false
 	}
+	if b.tooMany = n > maxEvents; b.tooMany {
+		return false
+	}
 	for range n {
-		if b.readEvent(); b.r.Failed() {
+		if b.readEvent(); b.r.Failed() || b.tooMany {
 			return false
 		}
 	}

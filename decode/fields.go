@@ -98,6 +98,10 @@ func (b *Batch) readHashes(ev *Event) cause {
 	if !ok {
 		return wrongType
 	}
+	if b.hashes.used+n > maxHashes {
+		b.tooMany = true
+		return wrongType
+	}
 	dst := b.hashes.take(n)
 	for i := 0; i < n; {
 		room := b.spareH[:min(n-i, len(b.spareH))]

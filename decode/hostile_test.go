@@ -116,6 +116,32 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// Events and hashes are also bounded by number: what is above is refused
+// without a look at it, and what is just below passes.
+func TestTooMany(t *testing.T) {
+	var b Batch
+	for name, c := range map[string]struct {
+		p     []byte
+		wrong bool
+	}{
+		"events":                        {enc(list{1, repeat(maxEvents, list{"Ignored"})}), false},
+		"too many events":               {enc(list{1, repeat(maxEvents+1, list{"Ignored"})}), true},
+		"too many events in a map":      {enc(dict{"ts", 1, "events", repeat(maxEvents+1, nil)}), true},
+		"hashes":                        {enc(list{1, list{list{"BlockRemoved", repeat(maxHashes, uint64(1)<<40)}}}), false},
+		"too many hashes":               {enc(list{1, list{list{"BlockRemoved", repeat(maxHashes+1, uint64(1)<<40)}}}), true},
+		"too many hashes in a map":      {enc(list{1, list{dict{"type", "BlockRemoved", "block_hashes", repeat(maxHashes+1, 1)}}}), true},
+		"too many hashes in two events": {enc(list{1, repeat(2, list{"BlockRemoved", repeat(maxHashes/2+1, uint64(1)<<40)})}), true},
+	} {
+		err := b.Decode(c.p)
+		if e, ok := err.(*Error); ok != c.wrong || ok && e.Reason != ReasonTooMuch {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := b.Decode(enc(list{1, list{list{"BlockRemoved", list{7}}}})); err != nil || len(b.Events) != 1 || len(b.Events[0].Hashes) != 1 {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+}
+
 // A batch of more than is sensible is refused, however warm the Batch is.
 func TestTooMuch(t *testing.T) {
 	var b Batch

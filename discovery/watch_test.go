@@ -198,7 +198,13 @@ func TestAuto(t *testing.T) {
 		if n := s.counts(); len(n) != 1 || n["sglang@v"] < 4 {
 			t.Errorf("asked %v", n)
 		}
+		s.tells("openengine@w", refuses(unreachable, "connection refused"))
 		s.tells("sglang@v", refuses(unreachable, "connection refused"))
+		s.tells("vllm", refuses(notReady, "503"))
+		s.logged()
+		s.after(20 * time.Second)
+		s.says(`level=INFO msg="the engine no longer says where its KV events are: what it said last holds" because="v: connection refused"`) // once
+		s.tells("openengine@w", has(c))
 		s.after(11 * time.Second)
 		s.updated("0 tcp://10.0.0.1:2 - - 16/1")
 		if st := s.d.State(); st.Engine != "w" {

@@ -72,7 +72,11 @@ func (w *words) enter(now time.Time, state string) (fresh bool) {
 
 // silent tells of a round without an answer.
 func (w *words) silent(now time.Time, why waiting, had bool) {
-	w.enter(now, "silent "+why.classes)
+	state := "silent " + why.classes
+	if had {
+		state = "silent since it was there" // first asked in one way, then in all
+	}
+	w.enter(now, state)
 	if !w.said.IsZero() && now.Sub(w.said) < sayAgain {
 		return
 	}

@@ -28,7 +28,7 @@ type bedOptions struct {
 	network bool // proxies stand between the relay and the engine, to be cut
 	binary  bool // the relay is the built program, to be killed
 	engine  mockengine.PublisherOptions
-	relay   relay.Options // HoldBytes, OutBytes, Replays, Replay.*, ClearOnExit
+	relay   relay.Options // HoldBytes, OutBytes, Replays, Replay.*, ZMTP.PeerTimeout, ClearOnExit
 	auth    sinks.Auth
 	nats    *server.Server // nil: one of its own
 }
@@ -40,6 +40,7 @@ type bed struct {
 	r      *rand.Rand
 	o      bedOptions
 	alone  bool // one fault, which must be seen to strike
+	form   consumer.Profile
 	ranks  []*bedRank
 	nats   *mockengine.Proxy
 	router *router
@@ -52,18 +53,6 @@ type bed struct {
 
 	mu  sync.Mutex
 	log bytes.Buffer
-}
-
-// bedRank is one rank of the engine: its sockets, and what is published there.
-type bedRank struct {
-	*mockengine.Publisher
-	b            *bed
-	id           consumer.Rank
-	w            *workload
-	seqs         []uint64          // of w.batches
-	live, replay *mockengine.Proxy // nil: no network
-	marks        int
-	first        int // marks of this rank begin here, so that no two have one
 }
 
 // Write takes the relay's log.
@@ -96,6 +85,7 @@ func newBed(t *testing.T, r *rand.Rand, o bedOptions) *bed {
 	def(&rp.Heartbeat, 100*time.Millisecond)
 	def(&rp.Idle, 200*time.Millisecond)
 	def(&rp.DeadAfter, 20*time.Second)
+	def(&b.o.relay.ZMTP.PeerTimeout, 2*time.Second) // a loaded machine must not look like a dead peer
 	for _, n := range []*int64{&b.o.relay.HoldBytes, &b.o.relay.OutBytes} {
 		if *n == 0 {
 			*n = 1 << 20
@@ -108,7 +98,8 @@ func newBed(t *testing.T, r *rand.Rand, o bedOptions) *bed {
 		b.o.nats = natsServer(t, -1)
 	}
 	url := b.o.nats.ClientURL()
-	b.router = newRouter(t, url, consumer.Dynamo)
+	b.form = []consumer.Profile{consumer.Dynamo, consumer.JSON}[r.IntN(2)]
+	b.router = newRouter(t, url, b.form)
 	b.nats = startProxy(t, strings.TrimPrefix(url, "nats://"))
 	for i := range max(1, o.ranks) {
 		b.ranks = append(b.ranks, b.newRank(uint32(i)))
@@ -184,19 +175,21 @@ func (b *bed) start() {
 		return
 	}
 	log := slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	profile, err := sinks.ParseProfile(b.form.String())
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	p, err := sinks.New(sinks.Options{
+		Profile: profile,
 		Servers: []string{"nats://" + b.nats.Addr()}, Namespace: "dynamo", Component: "backend", Endpoint: "generate", Logger: log, Auth: b.o.auth,
 	})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	o := b.o.relay
-	o.WorkerID, o.Publisher, o.Log = 42, p, log
+	o.WorkerID, o.Publisher, o.Profile, o.Log = 42, p, profile, log
 	o.Convert = convert.Config{BlockSize: 16}
-	o.ZMTP = zmtp.Options{
-		Heartbeat: o.Replay.Heartbeat, PeerTimeout: 600 * time.Millisecond,
-		DialTimeout: time.Second, HandshakeTimeout: 600 * time.Millisecond,
-	}
+	o.ZMTP = zmtp.Options{Heartbeat: o.Replay.Heartbeat, PeerTimeout: o.ZMTP.PeerTimeout, DialTimeout: time.Second, HandshakeTimeout: time.Second}
 	o.Watch = func(ctx context.Context, update func([]discovery.Source)) error {
 		var list []discovery.Source
 		for i, k := range b.ranks {
@@ -212,8 +205,8 @@ func (b *bed) start() {
 	done := make(chan error, 1)
 	go func() { done <- b.relay.Run(ctx) }()
 	b.stop = sync.OnceValue(func() error { cancel(); return <-done })
-	b.t.Cleanup(func() { b.stop() })
 	b.watched = b.watch(ctx)
+	b.t.Cleanup(func() { b.stop(); b.watched() })
 }
 
 // watch looks at the relay's memory all the time.
@@ -234,7 +227,6 @@ func (b *bed) watch(ctx context.Context) func() (held, out int64) {
 			}
 		}
 	}()
-	b.t.Cleanup(func() { <-ended })
 	return func() (int64, int64) { <-ended; return held, out }
 }
 
@@ -248,25 +240,12 @@ func (b *bed) startProgram() {
 	}
 	o := &b.o.relay
 	b.set = settings{
-		"NATS_URL": "nats://" + b.nats.Addr(), "ENDPOINTS": strings.Join(live, ","), "REPLAY_ENDPOINTS": strings.Join(replay, ","),
-		"BLOCK_SIZE": "16", "HEARTBEAT": o.Replay.Heartbeat.String(), "REPLAY_IDLE": o.Replay.Idle.String(), "PEER_TIMEOUT": "600ms",
+		"NATS_URL": "nats://" + b.nats.Addr(), "PROFILE": b.form.String(), "ENDPOINTS": strings.Join(live, ","), "REPLAY_ENDPOINTS": strings.Join(replay, ","),
+		"BLOCK_SIZE": "16", "HEARTBEAT": o.Replay.Heartbeat.String(), "REPLAY_IDLE": o.Replay.Idle.String(), "PEER_TIMEOUT": o.ZMTP.PeerTimeout.String(),
 		"DEAD_AFTER": o.Replay.DeadAfter.String(), "HOLD_BYTES": fmt.Sprint(o.HoldBytes), "OUT_BYTES": fmt.Sprint(o.OutBytes),
 		"REPLAY_CONCURRENCY": fmt.Sprint(o.Replays),
 	}
 	b.program = startKvrelay(b.t, b.set)
-}
-
-// source is the relay's view of a rank; nil where the relay is the program.
-func (k *bedRank) source() *relay.SourceStatus {
-	if k.b.relay == nil {
-		return nil
-	}
-	for _, s := range k.b.relay.Status().Sources {
-		if s.Source.Rank == k.id.DP {
-			return &s
-		}
-	}
-	return nil
 }
 
 // eventually waits for a state that is looked at every few milliseconds, and
@@ -297,109 +276,4 @@ func (b *bed) strikes(what string, ok func() bool) {
 		return
 	}
 	eventually(400*time.Millisecond, ok)
-}
-
-// publish makes n batches, a share of them only in the replay buffer.
-func (k *bedRank) publish(n int, share float64) {
-	for range n {
-		k.put(k.w.next(), k.b.r.Float64() < share)
-	}
-}
-
-func (k *bedRank) put(payload []byte, withhold bool) {
-	if withhold {
-		k.DropNext(1)
-	}
-	k.seqs = append(k.seqs, k.Publish(payload))
-}
-
-// mark publishes a block that nobody else has.
-func (k *bedRank) mark(withhold bool) {
-	k.marks++
-	k.put(k.w.mark(k.markHash()), withhold)
-}
-
-func (k *bedRank) markHash() uint64 { return markOf(k.first + k.marks) }
-
-// fresh is to be called where the engine's process is another one.
-func (k *bedRank) fresh() {
-	k.w.restart()
-	k.seqs = nil
-}
-
-// cut is a network that is gone.
-func (k *bedRank) cut() {
-	for _, p := range []*mockengine.Proxy{k.live, k.replay} {
-		p.Refuse()
-		p.Cut(false)
-	}
-}
-
-func (k *bedRank) uncut() {
-	for _, p := range []*mockengine.Proxy{k.live, k.replay} {
-		if err := p.Admit(); err != nil {
-			k.b.t.Error(err)
-		}
-	}
-}
-
-// settle publishes a mark and waits until the router holds what the engine holds.
-func (k *bedRank) settle() {
-	k.b.t.Helper()
-	k.mark(false)
-	k.settled()
-}
-
-// settled waits until the router has the last mark and holds what the engine
-// holds – after lost history what the engine has published from some batch on.
-func (k *bedRank) settled() {
-	t := k.b.t
-	t.Helper()
-	var d string
-	ok := eventually(patience/2, func() bool {
-		if _, has := k.b.router.picture.Lookup(k.id, consumer.Device, k.markHash()); !has {
-			d = "the last mark has not come"
-			return false
-		}
-		d = k.differs()
-		return d == ""
-	})
-	if !ok {
-		t.Fatalf("rank %d, %d batches: %s; source: %+v", k.id.DP, len(k.w.batches), d, k.source())
-	}
-}
-
-// differs compares the router's picture with the engine's cache: "" when it is
-// the same.
-func (k *bedRank) differs() string {
-	got := heldBy(k.b.router.picture, k.id)
-	if s := k.source(); s != nil {
-		from := 0
-		for from < len(k.seqs) && k.seqs[from] < s.Cursor.Base {
-			from++
-		}
-		return k.from(from).diff(got, nil)
-	}
-	d := k.from(0).diff(got, nil)
-	if d == "" {
-		return ""
-	}
-	if k.b.said("history is lost") > 0 || k.b.said("history before the engine") > 0 {
-		for from := 1; from < len(k.w.batches); from++ {
-			if k.w.fold(k.w.batches[from:]).diff(got, nil) == "" {
-				return ""
-			}
-		}
-	}
-	return d
-}
-
-// from is what a router must hold that knows the batches from one on.
-func (k *bedRank) from(batch int) held {
-	if batch == 0 {
-		if h, ok := k.w.truth(); ok {
-			return h
-		}
-	}
-	return k.w.fold(k.w.batches[batch:])
 }

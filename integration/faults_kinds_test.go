@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
@@ -20,6 +21,10 @@ type faultKind struct {
 	// loses: history may be lost and is then declared so. Other kinds must lose
 	// nothing, alone or together.
 	loses bool
+	// binary: the relay must be the built program.
+	binary bool
+	// replaces: the engine's process is another one afterwards.
+	replaces bool
 	// struck says, where the kind is alone, what proves that it struck; it gets
 	// the state of the rank's source at the end.
 	struck func(k *bedRank, s *relay.SourceStatus) bool
@@ -33,15 +38,17 @@ var faultKinds = []faultKind{
 	{number: 1, name: "drops", begin: func(k *bedRank) func() {
 		k.publish(20+k.b.r.IntN(40), .3)
 		return nil
-	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Gaps > 0 && s.Cursor.Replayed > 0 }},
+	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Requests > 1 && s.Cursor.Replayed > 0 }},
 
 	{number: 2, name: "burst", set: func(_ *bed, o *bedOptions) { o.relay.HoldBytes = 8 << 10 }, begin: func(k *bedRank) func() {
+		k.Silence(true) // else a quick replay is there before the bound
 		k.publish(40, 1)
 		k.publish(100+k.b.r.IntN(50), 0) // more than is held
-		return nil
+		k.b.strikes("the bound is reached", func() bool { return k.cursor().Discarded > 0 })
+		return func() { k.Silence(false) }
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Discarded > 0 && s.Cursor.Replayed > 0 }},
 
-	{number: 3, name: "midframe", begin: func(k *bedRank) func() {
+	{number: 3, name: "midframe", replaces: true, begin: func(k *bedRank) func() {
 		for range 1 + k.b.r.IntN(2) {
 			k.publish(10, .1)
 			k.Cut() // in mid-frame; the process lives on
@@ -52,7 +59,7 @@ var faultKinds = []faultKind{
 		return func() { k.admit(); k.publish(10, .1) }
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Connects > 1 && s.Cursor.Restarts > 0 }},
 
-	{number: 4, name: "restart", begin: func(k *bedRank) func() {
+	{number: 4, name: "restart", replaces: true, begin: func(k *bedRank) func() {
 		for range 1 + k.b.r.IntN(2) {
 			k.Restart()
 			k.fresh()
@@ -61,7 +68,7 @@ var faultKinds = []faultKind{
 		return nil
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Restarts > 0 }},
 
-	{number: 5, name: "overtaken", begin: func(k *bedRank) func() {
+	{number: 5, name: "overtaken", replaces: true, begin: func(k *bedRank) func() {
 		before := len(k.seqs)
 		k.Kill()
 		k.fresh()
@@ -69,10 +76,11 @@ var faultKinds = []faultKind{
 		return k.admit
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Restarts > 0 }},
 
-	{number: 6, name: "halfopen", begin: func(k *bedRank) func() {
+	{number: 6, name: "halfopen", replaces: true, set: func(_ *bed, o *bedOptions) { o.relay.ZMTP.PeerTimeout = 600 * time.Millisecond }, begin: func(k *bedRank) func() {
 		before := k.b.said("live connection ended")
 		if k.b.r.IntN(2) == 0 {
 			k.publish(10, .1)
+			k.answersPings()
 			k.Freeze()
 			k.publish(3, 0) // into sockets that nobody serves
 			k.b.strikes("a frozen peer is found dead", func() bool { return k.b.said("live connection ended") > before })
@@ -88,13 +96,17 @@ var faultKinds = []faultKind{
 		k.Silence(true)
 		k.publish(20, 1)
 		k.publish(20, .2)
-		k.b.strikes("a replay stalls", func() bool { s := k.source(); return s != nil && s.Cursor.Stalled > 0 })
+		k.b.strikes("a replay stalls", func() bool { return k.cursor().Stalled > 0 })
 		return func() { k.Silence(false) }
 	}},
 
 	{number: 8, name: "truncated", set: func(b *bed, o *bedOptions) {
 		o.relay.Replay.Safe = scaledSafe
-		switch b.r.IntN(3) {
+		how := b.r.IntN(3)
+		if o.binary {
+			how = 0 // the program has no setting for scaledSafe, which holes must respect
+		}
+		switch how {
 		case 0: // the end is missing, its marker too
 			o.engine.Faults = append(o.engine.Faults, mockengine.Fault{Kind: mockengine.FaultTruncate, Value: float64(20 + b.r.IntN(20))})
 		case 1: // holes in the middle, the end marker comes
@@ -146,10 +158,13 @@ var faultKinds = []faultKind{
 		return k.b.nats.Thaw
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Stalls > 0 }},
 
-	{number: 13, name: "killed", set: func(_ *bed, o *bedOptions) { o.binary = true }, begin: func(k *bedRank) func() {
+	{number: 13, name: "killed", binary: true, begin: func(k *bedRank) func() {
 		k.publish(k.b.r.IntN(30), .2)
 		if k.b.r.IntN(4) == 0 {
-			k.b.program.stop()
+			code := k.b.program.stop()
+			if !k.b.alone && code == 4 {
+				k.b.program.want = code // NATS may be gone as well
+			}
 		} else {
 			k.b.program.kill()
 		}
@@ -191,13 +206,16 @@ var faultKinds = []faultKind{
 
 	{number: 17, name: "lastlost", silent: true, begin: func(k *bedRank) func() {
 		k.publish(20, .1)
+		if k.b.alone {
+			k.settle() // so that no other gap's replay brings it by chance
+		}
 		k.mark(true)
 		return nil
 	}, struck: func(_ *bedRank, s *relay.SourceStatus) bool { return s.Cursor.Polls > 0 && s.Cursor.Replayed > 0 }},
 
 	{number: 18, name: "gone", loses: true, set: func(_ *bed, o *bedOptions) {
 		o.network = true
-		o.relay.Replay.DeadAfter = 500e6
+		o.relay.Replay.DeadAfter = 500 * time.Millisecond
 	}, begin: func(k *bedRank) func() {
 		k.away()
 		k.publish(10, .1)
@@ -214,7 +232,12 @@ var faultKinds = []faultKind{
 }
 
 // smallOut makes OUT_BYTES so small that an outage of NATS is longer than it.
-func smallOut(_ *bed, o *bedOptions) { o.relay.OutBytes = 24 << 10 }
+func smallOut(_ *bed, o *bedOptions) {
+	o.relay.OutBytes = 24 << 10
+	if o.relay.HoldBytes == 0 {
+		o.relay.HoldBytes = 64 << 10
+	}
+}
 
 // fillOut publishes until the relay has no credit left, and then some.
 func (k *bedRank) fillOut() {
@@ -228,6 +251,13 @@ func (k *bedRank) fillOut() {
 		return false
 	})
 	k.publish(50, .05)
+}
+
+// answersPings waits until the engine has answered one: a peer that never has
+// may be one that cannot, and is not taken for dead for its silence.
+func (k *bedRank) answersPings() {
+	polls := k.cursor().Polls
+	k.b.strikes("a quiet engine is polled, and sent PINGs", func() bool { return k.cursor().Polls >= polls+2 })
 }
 
 // admit lets clients to an engine that was killed.

@@ -36,7 +36,7 @@ func startKvrelay(t testing.TB, s settings) *kvrelay {
 	k := &kvrelay{t: t, cmd: exec.Command(kvrelayBinary), ended: make(chan struct{})}
 	all := settings{"WORKER_ID": "42", "ADMIN_ADDR": "off", "LOG_FORMAT": "json", "HEARTBEAT": "500ms", "REPLAY_IDLE": "300ms", "PEER_TIMEOUT": "5s"}
 	maps.Copy(all, s)
-	k.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "GORACE=halt_on_error=1"}
+	k.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "GORACE=halt_on_error=1 atexit_sleep_ms=0"}
 	for name, value := range all {
 		k.cmd.Env = append(k.cmd.Env, "KVRELAY_"+name+"="+value)
 	}

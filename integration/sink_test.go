@@ -99,7 +99,7 @@ type router struct {
 func newRouter(t testing.TB, url string, p consumer.Profile) *router {
 	t.Helper()
 	r := &router{picture: consumer.NewPicture(), last: map[consumer.Rank]uint64{}, pubs: map[consumer.Rank][]uint64{}}
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.Timeout(patience), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.broken = append(r.broken, "router: "+err.Error())

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -93,7 +92,7 @@ func start(t *testing.T, o setup) *bench {
 	log := slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	p, err := sinks.New(sinks.Options{
 		Servers: []string{b.nats.URL()}, Profile: sinks.Dynamo,
-		Namespace: "test", Component: "c", Endpoint: "e", Logger: log, Dial: b.link.dial,
+		Namespace: "test", Component: "c", Endpoint: "e", Logger: log, Dial: b.link.dial, Listen: 10 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +283,7 @@ func (b *bench) source(rank uint32) relay.SourceStatus {
 			return s
 		}
 	}
-	b.t.Fatal(fmt.Sprintf("no source of rank %d", rank))
+	b.t.Fatalf("no source of rank %d", rank)
 	panic("unreachable")
 }
 

@@ -12,6 +12,9 @@ var _ replay.Host = (*host)(nil)
 
 func (h *host) Apply(at replay.Position, payload []byte, replayed bool) {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
 	for s.republish { // rare: held batches follow a returned engine's anchor at once
 		s.republishChunk()
 	}
@@ -31,9 +34,16 @@ func (h *host) Unknown(first uint64) {
 
 func (h *host) NewEpoch(epoch uint64, cause replay.Cause) {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
 	s.story.newEpoch(s, epoch, cause)
 	s.republish = false
 	for _, rs := range s.ranks {
+		if rs.rebuild != nil {
+			s.log.Warn("the stream cannot be resumed: its rank is cleared and published anew", "reason", refusedEngine)
+		}
+		rs.rebuild, rs.base = nil, 0
 		s.clear(rs, cause != replay.CauseRestart)
 		if cause == replay.CauseRestart {
 			rs.conv.Restart()
@@ -45,9 +55,16 @@ func (h *host) NewEpoch(epoch uint64, cause replay.Cause) {
 
 func (h *host) Lost(from, to uint64, policy replay.Policy) {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
 	s.story.lost(s, from, to, policy)
 	switch policy {
 	case replay.LostKeep:
+		if s.rebuilding() {
+			s.refuse(refusedShort)
+			return
+		}
 		for _, rs := range s.ranks {
 			rs.suspect = true
 		}
@@ -58,17 +75,26 @@ func (h *host) Lost(from, to uint64, policy replay.Policy) {
 
 func (h *host) Away() {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
 	s.republish = false
 	s.log.Warn("the engine has not been reachable: its blocks are published as cleared until it is back",
 		"for", s.r.o.Replay.DeadAfter.String())
 	for _, rs := range s.ranks {
 		s.clear(rs, false)
 		rs.conv.Away()
+		if rs.rebuild = nil; !s.cursor.State().Begun {
+			rs.base = 0 // whatever comes is converted from its beginning
+		}
 	}
 }
 
 func (h *host) Back() {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
 	s.republish = true
 	s.log.Info("the same engine is back: its blocks are published again")
 	for _, rs := range s.ranks {
@@ -79,6 +105,18 @@ func (h *host) Back() {
 
 func (h *host) Ready() {
 	s := (*Stream)(h)
+	if s.over {
+		return
+	}
+	if s.rebuilding() {
+		// Everything the engine has is known, and the place was not in it.
+		reason := refusedEngine
+		if s.cursor.State().Counters.Ended == 0 {
+			reason = refusedShort + ": it does not answer"
+		}
+		s.refuse(reason)
+		return
+	}
 	s.story.ready(s)
 }
 

@@ -100,11 +100,22 @@ func (s *Stream) liveUp(conn *zmtp.Conn) (gen int) {
 	if s.ctx.Err() != nil {
 		conn.Close() // run has closed what it knew of
 	}
-	if s.seqless.on {
+	switch s.seqless.kind = kindUnknown; {
+	case s.seqless.on && s.src.Replay != "":
+		s.renumber(false) // another engine perhaps, and replay can tell
+	case s.seqless.on:
 		s.seqless.next++ // what was sent meanwhile is unknown: a gap
 	}
 	s.story.up(s, now)
 	s.cursor.LiveUp(now)
+	for _, rs := range s.ranks {
+		if t := rs.rebuild; t != nil {
+			// An engine that is still the same has this one: a replay that is
+			// cut short before it is asked for again.
+			s.cursor.Discard(now, t.Pos.Seq)
+			s.cursor.Credit(now, true)
+		}
+	}
 	return s.liveGen
 }
 
@@ -190,8 +201,8 @@ func (s *Stream) pass(gen int, count func(*story)) bool {
 // credit. s.mu is held.
 func (s *Stream) take(now time.Time, credit bool, m replay.Live) {
 	s.story.lastMessage = now
-	if !m.HasSeq {
-		m.Seq = s.number(now)
+	if !s.number(now, &m) {
+		return
 	}
 	if credit && s.credited && !s.republish {
 		s.cursor.Live(now, m.Seq, m.Payload)
@@ -206,17 +217,48 @@ func (s *Stream) take(now time.Time, credit bool, m replay.Live) {
 func reserveFor(payload []byte) int { return len(payload) + 256 }
 
 // number gives a batch of an engine that sends no numbers the next one: gaps
-// cannot be seen then, only that a connection was lost.
-func (s *Stream) number(now time.Time) uint64 {
-	if !s.seqless.on {
-		s.seqless.on = true
-		s.closeReplay()
-		s.cursor.Stop()
-		s.cursor = replay.NewCursor(s.cursorConfig(true), (*host)(s))
-		s.cursor.LiveUp(now)
-		s.log.Warn("the engine sends batches without sequence numbers: lost ones cannot be noticed; a newer engine version sends them")
+// cannot be seen then, only that a connection was lost. The first batch of a
+// connection says which kind of engine it leads to; ok is false for a later one
+// of the other kind, which no engine sends: it must not cost a stream its replay.
+func (s *Stream) number(now time.Time, m *replay.Live) (ok bool) {
+	kind := kindNumbered
+	if !m.HasSeq {
+		kind = kindBare
 	}
-	seq := s.seqless.next
-	s.seqless.next++
-	return seq
+	if s.seqless.kind != kindUnknown && s.seqless.kind != kind {
+		s.story.mixed(s)
+		return false
+	}
+	s.seqless.kind = kind
+	if bare := kind == kindBare; bare != s.seqless.on {
+		s.renumber(bare)
+		s.cursor.LiveUp(now)
+		if bare {
+			s.log.Warn("the engine sends batches without sequence numbers: lost ones cannot be noticed; a newer engine version sends them")
+		}
+	}
+	if s.seqless.on {
+		m.Seq = s.seqless.next
+		s.seqless.next++
+	}
+	return true
+}
+
+// renumber begins anew with a Cursor for batches without numbers, which has no
+// replay, or with one for batches that have them. Whatever was known is another
+// engine's. s.mu is held.
+func (s *Stream) renumber(bare bool) {
+	s.seqless.on, s.seqless.next = bare, 0
+	s.closeReplay()
+	was := s.cursor.State()
+	c := s.cursorConfig(bare || s.src.Replay == "")
+	if c.Epoch = was.Epoch; was.Begun {
+		c.Epoch++
+		(*host)(s).NewEpoch(c.Epoch, replay.CauseRestart)
+	}
+	s.cursor.Stop()
+	s.cursor = replay.NewCursor(c, (*host)(s))
+	if !s.credited {
+		s.cursor.Credit(s.now, false)
+	}
 }

@@ -30,6 +30,16 @@ type rankState struct {
 	outbox  *sinks.Outbox
 	suspect bool // an undecodable batch, or lost history kept, since the last clear or restart
 	lag     Lag
+	owned   *owned
+	told    string // state that heartbeats were told of
+
+	// For resumption: the place up to which batches are converted silently
+	// (nil: none), the first seq of this conversion state where the Cursor's is
+	// lower, the place of the newest event, the conversion's fingerprint.
+	rebuild *sinks.Place
+	base    uint64
+	last    sinks.Place
+	print   uint64
 }
 
 // owned is one rank's outbox and who may append to it; guarded by Relay.mu.
@@ -38,29 +48,55 @@ type owned struct {
 	outbox *sinks.Outbox
 	source discovery.Source
 	stream atomic.Pointer[Stream] // also read when bytes are released; nil: nobody's
+	holder atomic.Pointer[held]   // who answers for the rank; nil: nobody yet
+	resume atomic.Bool            // Outbox.Resume must be called before anything is appended
 }
 
-// claim gives s the outbox of rank, opening it on the first claim.
-func (r *Relay) claim(s *Stream, rank uint32) (*sinks.Outbox, error) {
+// claim gives s the outbox of rank, opening it on the first claim. Only a
+// stream that starts can resume one.
+func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.owners[rank]
 	if o == nil {
 		o = &owned{}
-		outbox, err := r.o.Publisher.Open(r.o.WorkerID, rank, func(n int) { r.credit.release(o.stream.Load(), n) })
+		resume := s.starting && r.o.Publisher.Resumes()
+		outbox, err := r.o.Publisher.OpenRank(r.o.WorkerID, rank, sinks.RankOptions{
+			Released: func(n int) { r.credit.release(o.stream.Load(), n) },
+			Source:   o, Resume: resume, Again: o.again,
+		})
 		if err != nil {
 			return nil, err
 		}
 		o.outbox = outbox
+		o.resume.Store(resume)
 		r.owners[rank] = o
 	}
 	if owner := o.stream.Load(); owner != nil && owner != s {
 		return nil, fmt.Errorf("rank %d is sent by two sources: %s has it, %s is refused; give each its own rank (data_parallel_rank in the engine, or FIRST_RANK)",
 			rank, o.source.Name(), s.src.Name())
 	}
+	if o.resume.Load() && !s.starting {
+		return nil, fmt.Errorf("rank %d is named by %s before its own source has started", rank, s.src.Name())
+	}
 	o.source = s.src
 	o.stream.Store(s)
-	return o.outbox, nil
+	return o, nil
+}
+
+// again has the rank's stream begin as at start: the sink's subject has an
+// event of an earlier life that came late.
+func (o *owned) again() {
+	o.resume.Store(true)
+	s := o.stream.Load()
+	if s == nil {
+		return // the next stream asks
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Warn("a late message of an earlier life is in the stream: beginning again behind it")
+	s.over = true
+	s.endSession()
 }
 
 // disown takes back the ranks of a stream that has ended.
@@ -86,7 +122,7 @@ func (s *Stream) rank(rank uint32) *rankState {
 		s.log.Error("the source names too many data-parallel ranks: batches of further ones are dropped", "limit", maxRanks)
 		return nil
 	}
-	outbox, err := s.r.claim(s, rank)
+	own, err := s.r.claim(s, rank)
 	if err != nil {
 		s.story.refusedRanks++
 		s.story.trouble(err)
@@ -99,9 +135,10 @@ func (s *Stream) rank(rank uint32) *rankState {
 		c.BlockSize = uint64(s.src.BlockSize)
 	}
 	c.RemovesForCleared = s.r.o.Profile == sinks.DynamoSingle && s.src.Ranks > 1
-	rs := &rankState{rank: rank, conv: convert.New(c), outbox: outbox}
+	rs := &rankState{rank: rank, conv: convert.New(c), outbox: own.outbox, owned: own, print: s.fingerprint(c)}
 	s.ranks = append(s.ranks, rs)
-	if outbox.LastID() == 0 {
+	own.holder.Store(&held{s, rs})
+	if !own.resume.Load() && own.outbox.LastID() == 0 {
 		s.clear(rs, true)
 	}
 	return rs
@@ -121,8 +158,13 @@ func (s *Stream) consume(at replay.Position, payload []byte) {
 			if rs != nil {
 				s.batch = decode.Batch{}
 				s.out = convert.Output{}
+				if rs.rebuild != nil {
+					s.refuse(refusedSettings) // it did no harm before
+					return
+				}
 				s.clear(rs, true)
 				rs.conv.Lost()
+				rs.base = at.Seq + 1
 				rs.suspect = true
 			}
 		}
@@ -137,6 +179,10 @@ func (s *Stream) consume(at replay.Position, payload []byte) {
 	if rs == nil {
 		return
 	}
+	skip, silent := s.before(rs, at)
+	if skip {
+		return
+	}
 	s.out.Reset()
 	rs.conv.Convert(&s.batch, &s.out)
 	for _, n := range s.out.Notices {
@@ -147,7 +193,17 @@ func (s *Stream) consume(at replay.Position, payload []byte) {
 			rs.suspect = false
 		}
 	}
-	s.append(rs, sinks.Place{Pos: at, Base: s.cursor.State().Base})
+	if silent {
+		return
+	}
+	place := s.at(rs, at)
+	if rs.rebuild != nil {
+		var ok bool
+		if s.out.Events, place, ok = s.resumed(rs, place); !ok {
+			return
+		}
+	}
+	s.append(rs, place)
 	if s.batch.HasTS {
 		rs.lag.observe(s.batch.TS, s.now)
 	}
@@ -167,6 +223,9 @@ func (s *Stream) undecodable() {
 
 // append leaves what was converted to the outbox. s.mu is held.
 func (s *Stream) append(rs *rankState, at sinks.Place) {
+	if at.Kind == sinks.PlaceAt && len(s.out.Events) > 0 {
+		rs.last = endOf(at, s.out.Events)
+	}
 	s.charged += rs.outbox.Append(at, s.out.Events)
 }
 
@@ -175,7 +234,7 @@ func (s *Stream) append(rs *rankState, at sinks.Place) {
 func (s *Stream) clear(rs *rankState, noDomain bool) {
 	s.out.Reset()
 	rs.conv.Cleared(&s.out, noDomain)
-	s.append(rs, sinks.Place{})
+	s.append(rs, sinks.Place{Kind: sinks.PlaceEmpty})
 	rs.suspect = false
 }
 
@@ -186,7 +245,11 @@ func (s *Stream) republishChunk() {
 		s.out.Reset()
 		more := rs.conv.Republish(&s.out, republishBlocks)
 		if len(s.out.Events) > 0 {
-			s.append(rs, sinks.Place{})
+			at := rs.last
+			if at.Kind = sinks.PlaceRepublished; rs.conv.Stats().Kept > 0 {
+				at.Kind = sinks.PlaceUnknown
+			}
+			s.append(rs, at)
 		}
 		if more {
 			return

@@ -43,6 +43,7 @@ func TestRestartIsCleared(t *testing.T) {
 	b.prompt(0, 100, 2)
 	b.same()
 	b.await("the restart in status", func() bool { return b.source(0).Cursor.Restarts == 1 })
+	b.await("life after the restart", func() bool { s := b.source(0); return s.State == relay.StateLive && s.Ready })
 }
 
 // Garbage costs itself, marks the rank suspect, and closes nothing.

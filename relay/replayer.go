@@ -184,6 +184,7 @@ func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 			s.freeSlot()
 			s.cursor.ReplayEnd(now, id)
 			s.story.roundEnded(s, now)
+			s.nothingReplayed()
 		case credit && s.credited && !s.republish:
 			s.cursor.ReplayBatch(now, id, r.Seq, r.Payload)
 		default:

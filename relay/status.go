@@ -12,10 +12,10 @@ import (
 
 // States of a rank, as heartbeats, status and metrics name them.
 const (
-	StateLive      = "live"
-	StateReplaying = "replaying"
-	StateSuspect   = "suspect" // a batch could not be decoded, or lost history was kept
-	StateWaiting   = "waiting" // the engine is not reached
+	StateLive      = sinks.StateLive
+	StateReplaying = sinks.StateReplaying
+	StateSuspect   = sinks.StateSuspect // a batch could not be decoded, or lost history was kept
+	StateWaiting   = sinks.StateWaiting // the engine is not reached
 )
 
 // Status is a snapshot of a Relay. Making it never waits for NATS or the engine.
@@ -24,7 +24,9 @@ type Status struct {
 	WorkerID    uint64
 	Sources     []SourceStatus // by rank, then endpoint
 	HeldBytes   int64          // of all sources
+	HoldLimit   int64          // HOLD_BYTES
 	Unconfirmed int64          // bytes charged to OUT_BYTES
+	OutLimit    int64          // OUT_BYTES
 	Sink        sinks.State
 }
 
@@ -50,6 +52,7 @@ type SourceStatus struct {
 	Undecodable   uint64
 	Panics        uint64
 	Stalls        uint64
+	Overdue       time.Duration // how late the stream's own clock is; more than moments: it is stuck
 }
 
 // RankStatus is a snapshot of one data-parallel rank.
@@ -73,8 +76,8 @@ func (r *Relay) Status() Status {
 	started := r.started
 	r.mu.Unlock()
 	st := Status{
-		Started: started, WorkerID: r.o.WorkerID, HeldBytes: r.hold.Used(),
-		Unconfirmed: r.credit.unconfirmed(), Sink: r.o.Publisher.State(),
+		Started: started, WorkerID: r.o.WorkerID, HeldBytes: r.hold.Used(), HoldLimit: r.o.HoldBytes,
+		Unconfirmed: r.credit.unconfirmed(), OutLimit: r.o.OutBytes, Sink: r.o.Publisher.State(),
 	}
 	for _, s := range streams {
 		st.Sources = append(st.Sources, s.status())
@@ -102,14 +105,13 @@ func (s *Stream) status() SourceStatus {
 		RefusedRanks: t.refusedRanks, ReplayRefused: t.replayRefusals, Undecodable: t.undecodable,
 		Panics: t.panics, Stalls: t.stalls,
 	}
+	if !s.armed.IsZero() && !s.resuming { // steer does not run while the sink is asked where to go on
+		st.Overdue = max(0, time.Since(s.armed))
+	}
 	st.State, st.Reason = s.state(&st.Cursor)
 	for _, rs := range s.ranks {
-		state := st.State
-		if state == StateLive && rs.suspect {
-			state = StateSuspect
-		}
 		st.Ranks = append(st.Ranks, RankStatus{
-			Rank: rs.rank, State: state, PublisherID: rs.outbox.PublisherID(),
+			Rank: rs.rank, State: rs.state(st.State), PublisherID: rs.outbox.PublisherID(),
 			LastID: rs.outbox.LastID(), Confirmed: rs.outbox.Confirmed(),
 			Convert: rs.conv.Stats(), Lag: rs.lag,
 		})
@@ -120,6 +122,8 @@ func (s *Stream) status() SourceStatus {
 // state says in one word how the source is, and in one sentence why. s.mu is held.
 func (s *Stream) state(c *replay.State) (state, reason string) {
 	switch {
+	case s.resuming:
+		return StateWaiting, "waiting for the JetStream stream to say where to go on"
 	case !c.Live && c.Waiting:
 		return StateWaiting, "the engine is unreachable; its blocks are published as cleared"
 	case !c.Live:

@@ -76,6 +76,12 @@ func (t *story) refused(s *Stream, frames [][]byte, problem string) {
 	s.log.Warn("a message is no engine batch (topic, 8-byte seq, payload): is this the engine's event endpoint?", "problem", problem, "frames", len(frames), "first_sizes", sizes)
 }
 
+// mixed counts a batch with a number among some without, or the reverse.
+func (t *story) mixed(s *Stream) {
+	t.refusedFrames++
+	s.log.Warn("batches with and without a sequence number on one connection: those unlike the first are left out")
+}
+
 // otherTopic is a replayed batch that TOPIC leaves out: nothing else shows why
 // a stream stays silent.
 func (t *story) otherTopic(s *Stream, topic []byte) {
@@ -177,7 +183,6 @@ func (t *story) ready(s *Stream) {
 }
 
 func (t *story) newEpoch(s *Stream, epoch uint64, cause replay.Cause) {
-	t.isReady = false
 	if cause == replay.CauseRestart {
 		s.log.Warn("the engine was restarted: its old blocks are cleared", "epoch", epoch)
 	}

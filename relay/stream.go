@@ -25,7 +25,7 @@ type Stream struct {
 
 	wakeup chan struct{}   // capacity 1: the deadline moved, or there is something to do for steer
 	asked  chan struct{}   // capacity 1: a replay request waits
-	ctx    context.Context // of run
+	ctx    context.Context // of the session
 	fatal  context.CancelCauseFunc
 
 	pingRefused atomic.Bool // the peer ended the last live connection at our first PING
@@ -41,6 +41,12 @@ type Stream struct {
 	seqless seqless
 	story   story // what status and log tell
 
+	// Of the present session; see run.
+	endSession context.CancelFunc
+	over       bool // it ends: what the Cursor still says does not count
+	resuming   bool // it waits for the outbox to say where to go on
+	starting   bool // the source's own rank is being claimed
+
 	now       time.Time // of the input that is being handled
 	charged   int       // bytes appended for it
 	credited  bool      // what the cursor was last told
@@ -52,7 +58,17 @@ type Stream struct {
 type seqless struct {
 	on   bool
 	next uint64
+	kind batchKind // what the present connection brings
 }
+
+// batchKind is whether an engine numbers its batches.
+type batchKind uint8
+
+const (
+	kindUnknown batchKind = iota // no batch has come yet
+	kindNumbered
+	kindBare
+)
 
 func newStream(r *Relay, src discovery.Source) *Stream {
 	s := &Stream{
@@ -80,13 +96,26 @@ func (s *Stream) cursorConfig(noReplay bool) replay.Config {
 func (s *Stream) run(process, ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.ctx, s.fatal = ctx, cancel
+	s.fatal = cancel
 	s.r.credit.join(s)
 	defer s.r.credit.leave(s)
+	for s.session(ctx) {
+		s.anew()
+	}
+	return s.end(ctx, process.Err() != nil)
+}
 
-	s.begin()
-	s.rank(s.src.Rank)
-	s.finish(0)
+// session relays from Start until ctx ends. It says whether the stream must
+// begin again: what was to be resumed cannot be, or the sink asks for it.
+func (s *Stream) session(run context.Context) (again bool) {
+	ctx, cancel := context.WithCancel(run)
+	defer cancel()
+	s.mu.Lock()
+	s.ctx, s.endSession, s.over = ctx, cancel, false
+	s.mu.Unlock()
+	if !s.resume(ctx) {
+		return run.Err() == nil && ctx.Err() != nil
+	}
 
 	var wg sync.WaitGroup
 	wg.Go(func() { s.liveLoop(ctx) })
@@ -98,22 +127,23 @@ func (s *Stream) run(process, ctx context.Context) error {
 	s.closeReplay()
 	s.finish(0)
 	wg.Wait()
-	return s.end(process.Err() != nil)
+	return run.Err() == nil
 }
 
 // end leaves the ranks to whoever comes next. What they published is cleared,
 // unless the process ends and the engine lives on without it.
-func (s *Stream) end(exiting bool) error {
+func (s *Stream) end(run context.Context, exiting bool) error {
 	s.begin()
 	s.cursor.Stop()
 	if s.r.o.ClearOnExit || !exiting {
 		for _, rs := range s.ranks {
 			s.clear(rs, false)
+			rs.conv.Restart() // recovery goes on until another stream has the rank
 		}
 	}
 	s.finish(0)
 	s.r.disown(s)
-	if err := context.Cause(s.ctx); err != context.Canceled {
+	if err := context.Cause(run); err != context.Canceled {
 		return err
 	}
 	return nil
@@ -133,6 +163,7 @@ func (s *Stream) finish(reserved int) {
 	at := s.cursor.Deadline()
 	sooner := !at.IsZero() && (s.armed.IsZero() || at.Before(s.armed))
 	delta := s.charged - reserved
+	s.tellChanges()
 	s.mu.Unlock()
 	if sooner {
 		s.nudge()

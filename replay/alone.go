@@ -33,7 +33,8 @@ func (c *Cursor) alone(seq uint64, payload []byte) {
 	c.apply(seq, sum, payload, false)
 }
 
-// aloneLost declares the numbers up to to lost, and reports whether to go on from there.
+// aloneLost declares the numbers up to to lost, and reports whether to go on from
+// there.
 func (c *Cursor) aloneLost(to uint64) bool {
 	switch {
 	case c.cfg.Lost == LostExit:

@@ -66,8 +66,9 @@ type Request struct {
 	Fresh bool   // on a connection made for it; else the present one is used when there is one
 }
 
-// Host carries out what a Cursor decides. Its methods are called from within
-// the Cursor's own, on the same goroutine; they must not call the Cursor, except State.
+// Host carries out what a Cursor decides. Its methods are called from within the
+// Cursor's own, on the same goroutine; they must not call the Cursor, except
+// State.
 type Host interface {
 	// Apply consumes a batch: it is next in order. payload is valid during the
 	// call only. Never between Away and Back, and never without credit; but one
@@ -76,27 +77,32 @@ type Host interface {
 	// Burned: the numbers [from, to) never existed for anyone.
 	Burned(from, to uint64)
 	// Unknown: what this epoch had before first > 0 is unknown, because the
-	// replay from 0 began there, or there was none. At most once an epoch, before its first Apply.
+	// replay from 0 began there, or there was none. At most once an epoch, before
+	// its first Apply.
 	Unknown(first uint64)
-	// NewEpoch: publish cleared, forget everything of the old one, also what Away kept aside.
+	// NewEpoch: publish cleared, forget everything of the old one, also what Away
+	// kept aside.
 	NewEpoch(epoch uint64, cause Cause)
-	// Lost: the numbers [from, to) are gone and policy is what was done about
-	// it (a keep that could not be kept says clear). LostClear: NewEpoch follows; from = to
-	// then says that only the identity of the engine was lost. LostKeep: the ranks are suspect. LostExit:
-	// the Cursor does nothing more.
+	// Lost: the numbers [from, to) are gone and policy is what was done about it
+	// (a keep that could not be kept says clear). LostClear: NewEpoch follows;
+	// from = to then says that only the identity of the engine was lost.
+	// LostKeep: the ranks are suspect. LostExit: the Cursor does nothing more.
 	Lost(from, to uint64, policy Policy)
 	// Away: unreachable for DeadAfter: publish cleared, keep the ledger aside.
 	// Back or NewEpoch ends it.
 	Away()
-	// Back: the same incarnation is back after Away: publish the ledger's blocks again.
+	// Back: the same incarnation is back after Away: publish the ledger's blocks
+	// again.
 	Back()
-	// Ready: the first replay is over: it has ended with everything known to exist, or its
-	// attempts were exhausted (or there is none, and the live connection is up). Said once.
+	// Ready: the first replay is over: it has ended with everything known to
+	// exist, or its attempts were exhausted (or there is none, and the live
+	// connection is up). Said once.
 	Ready()
 	// Ask sends a replay request, as soon as a replay slot is free. The host
-	// answers with ReplaySent or ReplayRefused, then with ReplayBatch, and ReplayEnd or
-	// ReplayDown. The slot is free again after ReplayRefused, ReplayEnd, ReplayDown, and with
-	// CloseReplay. At most one request is out at a time.
+	// answers with ReplaySent or ReplayRefused, then with ReplayBatch, and
+	// ReplayEnd or ReplayDown. The slot is free again after ReplayRefused,
+	// ReplayEnd, ReplayDown, and with CloseReplay. At most one request is out at
+	// a time.
 	Ask(r Request)
 	// CloseReplay ends the replay connection and forgets an Ask that is still
 	// waiting for a slot or a connection.

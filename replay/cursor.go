@@ -17,12 +17,13 @@ const noSeq = math.MaxUint64
 // never existed, what is lost, and that the engine is another one.
 //
 // It is a state machine. Its inputs are its methods, its outputs the calls it
-// makes on its Host, its clock the now of each input. It starts no goroutine,
-// and its methods must not be called at the same time, nor – State excepted – from within the Host.
+// makes on its Host, its clock the now of each input. It starts no goroutine, and
+// its methods must not be called at the same time, nor – State excepted – from
+// within the Host.
 //
-// The host calls Tick once at the beginning and then whenever Deadline, which
-// any input may change, has passed. Payloads are read during the call only; a batch that
-// has to wait is copied.
+// The host calls Tick once at the beginning and then whenever Deadline, which any
+// input may change, has passed. Payloads are read during the call only; a batch
+// that has to wait is copied.
 type Cursor struct {
 	cfg   Config
 	host  Host
@@ -203,7 +204,8 @@ func (c *Cursor) discard(seq uint64) {
 }
 
 // Credit says whether batches may be applied. Without, a running replay is
-// dropped, and the host calls Discard instead of Live. With it again, replay is asked for what was missed.
+// dropped, and the host calls Discard instead of Live. With it again, replay is
+// asked for what was missed.
 func (c *Cursor) Credit(now time.Time, ok bool) {
 	if !c.enter(now) || ok == c.credit {
 		return

@@ -207,7 +207,8 @@ func (k *checker) heldInOrder() {
 }
 
 // FuzzCursor: whatever comes in, in whatever order, nothing is applied twice or
-// out of order, everything adds up, memory stays within the budget, and time is never waited for in vain.
+// out of order, everything adds up, memory stays within the budget, and time is
+// never waited for in vain.
 func FuzzCursor(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 64 {

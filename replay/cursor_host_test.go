@@ -66,10 +66,10 @@ func (x *table) Ask(r Request) {
 }
 
 // do is a list of inputs, separated by spaces: up, down, tick, sent (on a fresh
-// connection), same (on the one there was), end, refused, dropped, credit, nocredit, pong (sent now);
-// +1s moves the clock and ticks at every deadline on the way; L5 is a live
-// batch, R5 a replayed one, D5 a discarded one, and a colon gives the payload: L5:x.
-// Without, the payload is its number.
+// connection), same (on the one there was), end, refused, dropped, credit,
+// nocredit, pong (sent now); +1s moves the clock and ticks at every deadline on
+// the way; L5 is a live batch, R5 a replayed one, D5 a discarded one, and a colon
+// gives the payload: L5:x. Without, the payload is its number.
 func (x *table) do(inputs string) *table {
 	for in := range strings.FieldsSeq(inputs) {
 		switch in {
@@ -162,7 +162,8 @@ func (x *table) want(decisions ...string) *table {
 // ignore forgets what was decided.
 func (x *table) ignore() *table { x.log = nil; return x }
 
-// running is a table where batches 0 to n−1 were applied, on a proven live connection.
+// running is a table where batches 0 to n−1 were applied, on a proven live
+// connection.
 func running(t *testing.T, cfg Config, n int) *table {
 	x := newTable(t, cfg).do("up sent end")
 	for i := range n {

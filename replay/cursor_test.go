@@ -20,11 +20,13 @@ func TestStart(t *testing.T) {
 	x = newTable(t, Config{}).do("up sent L4 end").want("ask 0 fresh")
 	x.do("+200ms").want("ask 0").do("same end").want("unknown 4", "apply 4 4 live", "ready")
 
-	// A replay that breaks off is continued from the anchor, which proves the connection.
+	// A replay that breaks off is continued from the anchor, which proves the
+	// connection.
 	x = newTable(t, Config{}).do("up sent R0 R1 L5 +1s").want("ask 0 fresh", "apply 0 0 replayed", "apply 1 1 replayed", "close", "ask 1 fresh")
 	x.do("sent L2").want().do("R1").want("apply 2 2 live")
 
-	// A gap that live shows on an engine that had nothing: the replay is from 0, and live waits for its end.
+	// A gap that live shows on an engine that had nothing: the replay is from 0,
+	// and live waits for its end.
 	x = newTable(t, Config{}).do("up sent end L1").want("ask 0 fresh", "ready", "ask 0")
 	x.do("same L0 R0").want("apply 0 0 replayed").do("end").want("apply 1 1 live")
 }
@@ -38,7 +40,11 @@ func TestStartTwoIncarnations(t *testing.T) {
 	newTable(t, Config{}).do("up sent L1 R0").ignore().do("R2").want(both...)
 	// Not those beyond what no ROUTER drops.
 	newTable(t, Config{Safe: 2}).do("up sent L2 R0 R1").ignore().do("R3").want()
-	// An engine that never replays what it published does not make us reconnect for ever.
+	// Nor what it brought and was applied: it came from an incarnation that was
+	// dying.
+	newTable(t, Config{}).do("up sent R0 L1 +1s sent R0").ignore().do("R2").want("epoch 1 restart", "close", "reopen")
+	// An engine that never replays what it published does not make us reconnect
+	// for ever.
 	x = newTable(t, Config{}).do("up sent").ignore()
 	for range 7 {
 		x.do("L0:live R0 up +5s").want("close", "reopen", "ask 0 fresh").do("sent")
@@ -76,7 +82,8 @@ func TestRunning(t *testing.T) {
 	// Outside the ring the wall clock decides.
 	x = newTable(t, Config{Ring: 2}).do("up sent end L0:ts10 L1:ts11 L2:ts12").ignore()
 	x.do("L0:ts12 L0:ts9 L0:none").want().do("L0:ts13").want("epoch 1 restart", "close", "reopen")
-	// No batch has the end marker's number, live or replayed; the one before it is a number like any other.
+	// No batch has the end marker's number, live or replayed; the one before it
+	// is a number like any other.
 	x = running(t, Config{}, 5).do("L18446744073709551615").want().do("L6 same R4 R18446744073709551615 R5").want("ask 4", "apply 5 5 replayed", "apply 6 6 live")
 	if s := x.c.State(); s.Malformed != 2 {
 		t.Errorf("%+v", s)
@@ -197,12 +204,25 @@ func TestStall(t *testing.T) {
 		"apply 3 3 replayed", "close", "ask 3 fresh", "close", "ask 3 fresh")
 	// Exhausted without anything missing changes nothing.
 	running(t, Config{Attempts: 1}, 3).do("+2s same +1s +4s").want("ask 2", "close", "ask 2 fresh")
-	// Batches that wait on an unproven connection are missing something: who sent them.
+	// Batches that wait on an unproven connection are missing something: who sent
+	// them.
 	running(t, Config{Attempts: 1}, 3).do("down up sent L3 +1s").want("close", "ask 2 fresh", "close", "lost 3-3 clear", "epoch 1 goingon", "apply 3 3 live")
 	// Only what came live is gone on with.
 	running(t, Config{Attempts: 1}, 3).do("L9 same R2 R5 +1s sent R2 R7 +1s").want("ask 2", "close", "lost 3-5 clear", "epoch 1 goingon", "apply 9 9 live")
 	// Nothing came live: from 0.
 	running(t, Config{Attempts: 1}, 3).do("nocredit D3 credit sent +1s").want("ask 2", "close", "lost 3-4 clear", "epoch 1 goingon", "ask 0 fresh")
+}
+
+// An engine that sends no end markers is never known to have ended.
+func TestNoMarkers(t *testing.T) {
+	x := newTable(t, Config{Attempts: 3}).do("up sent R0 R1 +1s sent R1 +1s").want("ask 0 fresh", "apply 0 0 replayed", "apply 1 1 replayed", "close", "ask 1 fresh", "close", "ready")
+	x.do("L2 +1s sent R2 +1s +1s").want("apply 2 2 live", "ask 2 fresh", "close", "ask 2 fresh")
+	// Its restart shows where a live batch is not what was applied; replay, which
+	// is silent, cannot tell.
+	x = running(t, Config{Attempts: 1}, 5).do("down up sent L0:other +1s").want("close", "ask 4 fresh", "close", "epoch 1 restart", "reopen")
+	running(t, Config{Attempts: 1}, 5).do("down up sent L4 +1s").want("close", "ask 4 fresh", "close")
+	// A hint ends with the attempts.
+	running(t, Config{Attempts: 1}, 5).do("D9 credit sent R4 +1s").want("ask 4", "close")
 }
 
 func TestTrickle(t *testing.T) {
@@ -214,7 +234,8 @@ func TestTrickle(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	// Tried again with growing pauses; DeadAfter of it counts as exhausted, and trying goes on.
+	// Tried again with growing pauses; DeadAfter of it counts as exhausted, and
+	// trying goes on.
 	x := running(t, Config{}, 3).do("L4").want("ask 2")
 	begin, tries := x.now, 0
 	for x.c.State().Lost == 0 {
@@ -225,7 +246,8 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%d tries in %v", tries, d)
 	}
 	x.ignore().do("L6").want("ask 4 fresh")
-	// While nothing depends on it, the next poll is soon enough, and no refusal counts.
+	// While nothing depends on it, the next poll is soon enough, and no refusal
+	// counts.
 	x = running(t, Config{}, 3)
 	for range 9 {
 		x.do("+30s refused")
@@ -246,7 +268,8 @@ func TestRefusedFromTheBeginning(t *testing.T) {
 }
 
 func TestGone(t *testing.T) {
-	// Twice, on fresh connections; then history is lost, and it begins as after a restart.
+	// Twice, on fresh connections; then history is lost, and it begins as after a
+	// restart.
 	x := running(t, Config{}, 3).do("L9 same R7").want("ask 2", "close").do("+100ms sent R7").want("ask 2 fresh", "lost 3-7 clear", "epoch 1 lost", "close", "reopen")
 	x.do("up sent R7 R8 R9 end").want("ask 0 fresh", "unknown 7", "apply 7 7 replayed", "apply 8 8 replayed", "apply 9 9 replayed")
 	// Once only: forgotten.
@@ -319,7 +342,8 @@ func TestHold(t *testing.T) {
 	if b.Used() != 0 {
 		t.Error(b.Used())
 	}
-	// Another one's bytes leave no room; replay gets along without, burned numbers too.
+	// Another one's bytes leave no room; replay gets along without, burned
+	// numbers too.
 	b.Take(2 * (heldCost + 1))
 	x = running(t, Config{Hold: b}, 3).do("L4 same R2 R4 R5 end same R2 R4 R5 end").want("ask 2", "ask 2", "burned 3-4", "apply 4 4 replayed", "apply 5 5 replayed")
 	x.do("L7").want("ask 5")

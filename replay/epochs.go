@@ -31,7 +31,7 @@ func (c *Cursor) newEpoch(cause Cause) {
 func (c *Cursor) exhausted() {
 	c.count.Exhausted++
 	c.attempts = 0
-	c.starting = false
+	c.starting, c.again = false, false
 	c.closeReplay(false)
 	c.ready() // the first replay will not come; status says what is unknown
 	if !c.begun {
@@ -48,8 +48,9 @@ func (c *Cursor) exhausted() {
 	}
 	switch {
 	case c.denied:
-		// Replay cannot tell – an engine without end markers is silent about an anchor it
-		// never had – but what came live does: another engine, which has not come as far.
+		// Replay cannot tell – an engine without end markers is silent about an
+		// anchor it never had – but what came live does: another engine, which
+		// has not come as far.
 		c.restart()
 	case c.missing() || !c.proven && c.held.len() > 0:
 		c.lose(false, c.lossEnd())
@@ -88,12 +89,14 @@ func (c *Cursor) lose(gone bool, to uint64) {
 		c.keep()
 		return
 	}
-	// A live connection that answers nothing for so long has ended by its own heartbeats.
+	// A live connection that answers nothing for so long has ended by its own
+	// heartbeats.
 	c.keepBy = c.now.Add(5 * c.cfg.Heartbeat)
 }
 
 // keep goes on behind what is lost, with everything known before it. Of a buffer
-// that begins at keepTo, every hole below is lost, and is declared now: one by one each would cost two rounds.
+// that begins at keepTo, every hole below is lost, and is declared now: one by
+// one each would cost two rounds.
 func (c *Cursor) keep() {
 	c.keepBy = time.Time{}
 	c.neighbors = nil
@@ -105,8 +108,8 @@ func (c *Cursor) keep() {
 		}
 		if first > c.next { // else it was only the anchor that had left the engine's buffer
 			c.declare(first, LostKeep, c.keepGone)
-			// The ring begins anew behind the hole: its numbers do exist, and must not be
-			// taken for numbers that never were.
+			// The ring begins anew behind the hole: its numbers do exist, and
+			// must not be taken for numbers that never were.
 			c.ring.clear()
 		}
 		c.drain() // at least first: keep is for proven connections
@@ -127,8 +130,9 @@ func (c *Cursor) forget(gone bool, to uint64) {
 	}
 	c.declare(to, LostClear, gone)
 	if gone {
-		// As a restart: a buffer is the newest part of history, so what it has next follows
-		// no hole; and an engine that lost history and one that was replaced look alike.
+		// As a restart: a buffer is the newest part of history, so what it has
+		// next follows no hole; and an engine that lost history and one that was
+		// replaced look alike.
 		c.newEpoch(CauseLost)
 		c.reopen()
 		return

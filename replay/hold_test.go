@@ -120,6 +120,10 @@ func TestRingModel(t *testing.T) {
 				if ok != (i >= 0) || ok && sum != model[i].sum {
 					t.Fatalf("get %d: %d %v", q, sum, ok)
 				}
+				to := q + 1 + r.Uint64N(5)
+				if ring.between(q, to) != slices.ContainsFunc(model, func(s seen) bool { return q < s.seq && s.seq < to }) {
+					t.Fatalf("between %d and %d", q, to)
+				}
 			}
 		}
 		ring.clear()

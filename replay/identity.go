@@ -38,9 +38,10 @@ func (c *Cursor) back() {
 	}
 }
 
-// gone: the first reply is above the anchor. Either history has left the
-// engine's buffer, or this is another engine: identity cannot be proven. A second
-// round on a fresh connection, because the first one's may have led to an engine that is no more.
+// gone: the first reply is above the anchor. Either history has left the engine's
+// buffer, or this is another engine: identity cannot be proven. A second round on
+// a fresh connection, because the first one's may have led to an engine that is
+// no more.
 func (c *Cursor) gone(r *round, seq, sum uint64, payload []byte) {
 	if c.above++; c.above < 2 {
 		c.count.Discarded++
@@ -54,7 +55,8 @@ func (c *Cursor) gone(r *round, seq, sum uint64, payload []byte) {
 }
 
 // probed compares a reply to a probe. Equal sums prove nothing – the engine may
-// be another one that began alike – but anything that contradicts the ring is a restart.
+// be another one that began alike – but anything that contradicts the ring is a
+// restart.
 func (c *Cursor) probed(r *round, seq, sum uint64) {
 	switch old, ok := c.ring.get(seq); {
 	case ok && old == sum:
@@ -64,7 +66,8 @@ func (c *Cursor) probed(r *round, seq, sum uint64) {
 	case seq > c.anchor.seq:
 		r.late = true
 	case seq < c.ring.lowest():
-		// Asked from the ring's lowest, which has moved on since: the first reply inside decides.
+		// Asked from the ring's lowest, which has moved on since: the first reply
+		// inside decides.
 		r.below = true
 	default: // another sum, or a number that was not in use between those that were
 		c.count.Discarded++
@@ -74,7 +77,8 @@ func (c *Cursor) probed(r *round, seq, sum uint64) {
 	c.count.Discarded++
 }
 
-// onlyBelow says whether a probe from 0 showed an engine that has not come as far as the ring.
+// onlyBelow says whether a probe from 0 showed an engine that has not come as far
+// as the ring.
 func (c *Cursor) onlyBelow(r *round) bool {
 	return r.kind == probeZero && r.below && !r.same && !r.late
 }
@@ -87,8 +91,8 @@ func (c *Cursor) probeEnded(r *round) {
 	case r.n == 0 && c.answered:
 		c.restart() // a buffer that had batches does not become empty
 	case r.n == 0 && !c.proven:
-		// Nothing even from 0, and nothing was ever replayed: an engine that has published
-		// but not yet appended, or one that has published nothing.
+		// Nothing even from 0, and nothing was ever replayed: an engine that has
+		// published but not yet appended, or one that has published nothing.
 		if c.empty++; c.empty >= 2 {
 			c.restart()
 			return
@@ -104,8 +108,9 @@ func (c *Cursor) probeEnded(r *round) {
 }
 
 // stray says whether the anchor has been missing for DeadAfter while its
-// predecessors were there. No engine takes so long to append what it has published: the
-// batch came late, from an incarnation that was dying while the replay from 0 already led to the next.
+// predecessors were there. No engine takes so long to append what it has
+// published: the batch came late, from an incarnation that was dying while the
+// replay from 0 already led to the next.
 func (c *Cursor) stray() bool {
 	if c.strayAt.IsZero() {
 		c.strayAt = c.now
@@ -113,8 +118,9 @@ func (c *Cursor) stray() bool {
 	return c.now.Sub(c.strayAt) >= c.cfg.DeadAfter
 }
 
-// conflict: a reply differs from a batch held under its number, or skips a
-// live one: live and replay are of two incarnations. Merged they would make a history that no engine had.
+// conflict: a reply differs from a batch held under its number, or skips a live
+// one: live and replay are of two incarnations. Merged they would make a history
+// that no engine had.
 func (c *Cursor) conflict(r *round, seq, sum uint64) bool {
 	if c.held.len() == 0 {
 		return false

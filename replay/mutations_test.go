@@ -47,6 +47,8 @@ var mutations = []mutation{
 		{"cursor.go", "case c.proven && !c.starting && !c.waiting:", "case c.proven && !c.waiting || c.starting && c.begun:"}}},
 	{"live and replay of two incarnations are not merged", "sim", []edit{
 		{"rounds.go", "if c.conflict(r, seq, sum) {", "if false {"}}},
+	{"replies do not skip what was applied", "hand", []edit{
+		{"rounds.go", "if c.ring.between(prev, seq) {", "if false {"}}},
 	{"burned: two rounds", "hand", []edit{
 		{"order.go", " && slices.Contains(c.neighbors, p)", " && (true || slices.Contains(c.neighbors, p))"}}},
 	{"burned: only among replies that no ROUTER drops", "sim", []edit{
@@ -63,7 +65,7 @@ var mutations = []mutation{
 		{"identity.go", "	default: // another sum, or a number that was not in use between those that were\n		c.count.Discarded++\n		c.restart()\n		return", "	default:"}}},
 	{"only numbers below the ring: restart", "sim", []edit{
 		{"identity.go", "	case c.onlyBelow(r):\n		c.restart()\n", ""}}},
-	{"nothing even from 0, replayed before: restart", "sim", []edit{
+	{"nothing even from 0, replayed before: restart", "hand", []edit{
 		{"identity.go", "case r.n == 0 && c.answered:", "case false:"}}},
 	{"nothing even from 0, unproven and twice: restart", "sim", []edit{
 		{"identity.go", "case r.n == 0 && !c.proven:", "case false:"}}},

@@ -6,7 +6,8 @@ import (
 )
 
 // hint is the highest number that is known to have been published and was not
-// kept: discarded without credit, or dropped from what is held. It says how far replay has to go.
+// kept: discarded without credit, or dropped from what is held. It says how far
+// replay has to go.
 type hint struct {
 	seq uint64
 	ok  bool
@@ -96,9 +97,10 @@ func (c *Cursor) below(seq, sum uint64, payload []byte, replayed bool) {
 	c.restart()
 }
 
-// repeats says whether a batch whose number has passed is of our incarnation.
-// In the ring its sum decides. Outside, the anchor has vouched for what is
-// replayed, and the wall clock for what is live: a repeat is not newer than what came after it.
+// repeats says whether a batch whose number has passed is of our incarnation. In
+// the ring its sum decides. Outside, the anchor has vouched for what is replayed,
+// and the wall clock for what is live: a repeat is not newer than what came after
+// it.
 func (c *Cursor) repeats(seq, sum uint64, payload []byte, replayed bool) bool {
 	if old, ok := c.ring.get(seq); ok {
 		return old == sum
@@ -112,7 +114,8 @@ func (c *Cursor) repeats(seq, sum uint64, payload []byte, replayed bool) bool {
 
 // hold keeps a copy of a batch that cannot be applied yet. When the budget is
 // reached the newest goes, not the oldest: the engine still has it, and what is
-// applied first is what makes room. The highest number dropped is remembered, so that the replay goes on until it is reached.
+// applied first is what makes room. The highest number dropped is remembered, so
+// that the replay goes on until it is reached.
 func (c *Cursor) hold(seq, sum uint64, payload []byte, replayed bool) {
 	if old, _, ok := c.held.get(seq); ok {
 		if old.sum == sum || replayed {
@@ -137,17 +140,18 @@ func (c *Cursor) hold(seq, sum uint64, payload []byte, replayed bool) {
 	}
 }
 
-// missing says whether numbers from next on are known to exist that are not held in order.
+// missing says whether numbers from next on are known to exist that are not held
+// in order.
 func (c *Cursor) missing() bool {
 	first, ok := c.held.min()
 	return ok && first > c.next || c.hint.ok && c.hint.seq >= c.next
 }
 
-// skipped: two neighbouring replies, both among those that no ROUTER drops,
-// leave numbers out. When the round before showed the same, they were burned: drawn by
-// the engine for a batch that never came to exist. One round would not do: a reply may
-// have been unreadable. A live batch is no neighbour: what it skips may not have
-// been appended yet.
+// skipped: two neighbouring replies, both among those that no ROUTER drops, leave
+// numbers out. When the round before showed the same, they were burned: drawn by
+// the engine for a batch that never came to exist. One round would not do: a
+// reply may have been unreadable. A live batch is no neighbour: what it skips may
+// not have been appended yet.
 func (c *Cursor) skipped(r *round, p pair) {
 	r.pairs = append(r.pairs, p)
 	if p.lo < c.next && c.next < p.hi && slices.Contains(c.neighbors, p) {
@@ -173,7 +177,8 @@ func (c *Cursor) burn(to uint64) {
 }
 
 // settle decides what a round leaves to do. ended: by its end marker – which
-// proves nothing about what came before it: a ROUTER beyond its high-water mark leaves holes in the middle.
+// proves nothing about what came before it: a ROUTER beyond its high-water mark
+// leaves holes in the middle.
 func (c *Cursor) settle(r *round, ended bool) {
 	c.drain()
 	if ended && r.alone() && r.id > c.hint.id {

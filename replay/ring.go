@@ -28,9 +28,20 @@ func (r *ring) add(s seen) {
 	r.head = (r.head + 1) % r.size
 }
 
+// find returns where seq is, or belongs.
+func (r *ring) find(seq uint64) int {
+	return sort.Search(len(r.list), func(i int) bool { return r.at(i).seq >= seq })
+}
+
+// between says whether a batch with lo < seq < hi is remembered.
+func (r *ring) between(lo, hi uint64) bool {
+	i := r.find(lo + 1) // lo < hi, so it does not overflow
+	return i < len(r.list) && r.at(i).seq < hi
+}
+
 // get returns the sum applied at seq.
 func (r *ring) get(seq uint64) (uint64, bool) {
-	i := sort.Search(len(r.list), func(i int) bool { return r.at(i).seq >= seq })
+	i := r.find(seq)
 	if i == len(r.list) || r.at(i).seq != seq {
 		return 0, false
 	}

@@ -205,6 +205,12 @@ func (c *Cursor) merge(r *round, seq, sum uint64, payload []byte) {
 	if !c.begun {
 		c.startAt(seq)
 	} else if chained && seq > prev && seq-prev > 1 && r.n <= c.cfg.Safe {
+		if c.ring.between(prev, seq) {
+			// What we applied there came live, from an incarnation that was dying.
+			c.count.Discarded++
+			c.restart()
+			return
+		}
 		c.skipped(r, pair{prev, seq})
 	}
 	c.feed(seq, sum, payload, true)
@@ -224,8 +230,8 @@ func (c *Cursor) startEnded(r *round) {
 	c.back()
 	c.drain()
 	if first, ok := c.held.min(); ok && !c.begun && r.n == 0 {
-		// Nothing to replay, yet something was published: an engine may publish before
-		// it appends. Once more, then live alone must do.
+		// Nothing to replay, yet something was published: an engine may publish
+		// before it appends. Once more, then live alone must do.
 		if c.empty++; c.empty < 2 {
 			c.retry(r, false)
 			return
@@ -339,7 +345,8 @@ func (c *Cursor) closeReplay(open bool) {
 	}
 }
 
-// polls says whether silence is to be polled: a lost last batch is found no other way.
+// polls says whether silence is to be polled: a lost last batch is found no other
+// way.
 func (c *Cursor) polls() bool {
 	return c.live && c.credit && !c.cfg.NoReplay && !c.busy()
 }

@@ -238,7 +238,8 @@ func (e *engine) kill(eof float64) {
 	e.conns = nil
 }
 
-// revive boots a new process; fast ≥ −3: it publishes at once up to the old seq plus fast.
+// revive boots a new process; fast ≥ −3: it publishes at once up to the old seq
+// plus fast.
 func (e *engine) revive(fast *int) {
 	if e.alive {
 		return
@@ -273,7 +274,8 @@ func (e *engine) forget(c *conn) {
 	e.conns = slices.DeleteFunc(slices.Clone(e.conns), func(x *conn) bool { return x == c })
 }
 
-// cutNet: nothing passes for d seconds; longer than the peer timeout, the connections are lost.
+// cutNet: nothing passes for d seconds; longer than the peer timeout, the
+// connections are lost.
 func (e *engine) cutNet(d float64) {
 	e.s.logf("NET cut for %g", d)
 	e.cut = max(e.cut, e.s.t+sec(d))

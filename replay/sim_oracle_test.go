@@ -37,8 +37,8 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 	switch {
 	case st.p.noReplay && e.inc > 1:
 		st.judgeAlone()
-	case st.p.noMarker && (mixed || len(st.applied) == 0) && (st.heard == nil || st.heard.inc != e.inc || st.p.noTS || e.setBack || !st.heard.ok):
-		return st.viol // nobody has said anything that would tell
+	case st.p.noMarker && (mixed || len(st.applied) == 0) && !st.told():
+		return st.viol // silence cannot tell, and live has not
 	case mixed:
 		st.violate("MIXED", "")
 	default:
@@ -91,8 +91,14 @@ func (st *stream) judgeAlone() {
 			st.violate("MIXED", "%d", b.seq)
 		}
 	}
-	dated := slices.ContainsFunc(st.applied, func(b *simBatch) bool { return b.ok && !st.p.noTS })
-	if l := st.last(); l != nil && st.heard != nil && st.heard.inc != l.inc && st.heard.ok && dated && !st.e.setBack {
+	if l := st.last(); l != nil && st.told() && st.heard.inc != l.inc {
 		st.violate("MIXED", "unseen")
 	}
+}
+
+// told says whether the newest live batch shows by its wall clock alone that it
+// is of the present incarnation.
+func (st *stream) told() bool {
+	dated := slices.ContainsFunc(st.applied, func(b *simBatch) bool { return b.ok && !st.p.noTS })
+	return dated && st.heard != nil && st.heard.ok && st.heard.inc == st.e.inc && !st.e.setBack
 }

@@ -330,7 +330,8 @@ func (st *stream) NewEpoch(epoch uint64, cause Cause) {
 	st.lastChange = st.s.t
 }
 
-// recoverable says whether everything from the anchor on is still in the engine's buffer.
+// recoverable says whether everything from the anchor on is still in the engine's
+// buffer.
 func (st *stream) recoverable() bool {
 	l := st.last()
 	if !st.e.alive || l == nil || l.inc != st.e.inc {

@@ -234,7 +234,8 @@ func scenario(seed uint64, kind string, trace bool) outcome {
 	return out
 }
 
-// TestSim plays random scenarios from -seed0 on; one is said aloud with -seeds 1 -trace.
+// TestSim plays random scenarios from -seed0 on; one is said aloud with -seeds 1
+// -trace.
 func TestSim(t *testing.T) {
 	t.Run("one", func(t *testing.T) { simulate(t, "one", *seeds) })           // engine and Cursor
 	t.Run("several", func(t *testing.T) { simulate(t, "several", *seeds/8) }) // that share a Budget and replay slots

@@ -23,13 +23,11 @@ type State struct {
 	Counters
 }
 
-// Counters only ever grow.
+// Counters only ever grow, those of the epoch excepted. They add up:
 //
-// Each frame that came in ends in one of them or is held:
-// Frames = Applied + Repeated + Discarded + Malformed + State.Held.
-// Each number from Base to Next of an epoch was applied, burned or lost; the Epoch… counters, which
-// begin at 0 with each epoch, say so: Next − Base = EpochApplied + EpochBurned + EpochLost.
-// Each request ends once: Requests = Ended + Stalled + Refused + Dropped + (one may be under way).
+//	Frames      = Applied + Repeated + Discarded + Malformed + State.Held
+//	Next − Base = EpochApplied + EpochBurned + EpochLost
+//	Requests    = Ended + Stalled + Refused + Dropped (+ 1 while one is under way)
 type Counters struct {
 	Frames    uint64 // live, discarded by the host, and replayed
 	Applied   uint64 // undecodable ones included

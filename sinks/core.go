@@ -88,6 +88,9 @@ func (p *Publisher) linkUp(nc *nats.Conn) {
 
 // linkDown notes why there is no connection; nil at the end of Run.
 func (p *Publisher) linkDown(err error) {
+	if err != nil {
+		p.failures.Add(1)
+	}
 	now := p.o.Now()
 	p.mu.Lock()
 	l := &p.link

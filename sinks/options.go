@@ -114,6 +114,13 @@ type Options struct {
 	// event, so that no two relays have one rank. 0: 1.5 s.
 	Listen time.Duration
 
+	// Register, when not nil, puts a rank that is owned on record where routers
+	// look. Nothing of the rank is published before it returns; withdraw is
+	// called when nothing more is published for it, before another outbox of the
+	// rank begins. Its error is ctx's: it waits as long as there is hope. Only
+	// ranks with a Source are put on record.
+	Register func(ctx context.Context, o *Outbox) (withdraw func(), err error)
+
 	// RecentEvents and RecentBytes bound the confirmed router events that each
 	// outbox keeps for consumers that missed some; whichever is reached first
 	// lets the oldest go. 0: 16384 and 16 MiB.

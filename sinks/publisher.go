@@ -74,6 +74,7 @@ type counters struct {
 	split             atomic.Uint64
 	tooLarge          atomic.Uint64
 	reconnects        atomic.Uint64
+	failures          atomic.Uint64
 }
 
 type rankKey struct {
@@ -266,6 +267,9 @@ func (p *Publisher) enlist(o *Outbox) error {
 	return nil
 }
 
+// Resumes says whether an outbox can go on where an earlier process ended.
+func (p *Publisher) Resumes() bool { return p.o.Kind == JetStream }
+
 // newPublisherID draws from 1 … 2^53 − 1, so that JavaScript and JSON keep it exact.
 func newPublisherID() (uint64, error) {
 	var b [8]byte
@@ -330,6 +334,7 @@ type State struct {
 	Split             uint64 // events that were split for max_payload or their number of blocks
 	TooLarge          uint64 // blocks dropped because one alone exceeds max_payload
 	Reconnects        uint64 // connections after the first
+	Failures          uint64 // connections that could not be made, or broke
 }
 
 // State never waits for NATS.
@@ -354,5 +359,6 @@ func (p *Publisher) State() State {
 		Split:             p.split.Load(),
 		TooLarge:          p.tooLarge.Load(),
 		Reconnects:        p.reconnects.Load(),
+		Failures:          p.failures.Load(),
 	}
 }

@@ -195,7 +195,8 @@ func (s *service) tend(ctx context.Context, o *Outbox) error {
 	if owned, err := w.own(ctx); err != nil || !owned {
 		return err
 	}
-	s.p.own(o)
+	withdraw := s.register(ctx, o)
+	defer withdraw()
 	select {
 	case <-o.placed:
 	case <-o.gone:
@@ -209,8 +210,32 @@ func (s *service) tend(ctx context.Context, o *Outbox) error {
 	}
 	err = w.beat(ctx)
 	_ = svc.Stop() // fails only where the connection is gone
+	withdraw()     // a successor may come as soon as we have left
 	w.send(StateLeaving)
 	return err
+}
+
+// register lets an owned rank publish, once it is on record where that is asked
+// for. It does not wait: heartbeats go out meanwhile. withdraw ends that, and
+// takes the rank off the record; it may be called twice.
+func (s *service) register(ctx context.Context, o *Outbox) (withdraw func()) {
+	if s.p.o.Register == nil {
+		s.p.own(o)
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		remove, err := s.p.o.Register(ctx, o)
+		if err != nil {
+			return // ctx has ended
+		}
+		s.p.own(o)
+		<-ctx.Done()
+		remove()
+	}()
+	return func() { cancel(); <-done }
 }
 
 // add registers the recovery service of a rank.

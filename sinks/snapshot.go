@@ -150,21 +150,29 @@ func (r *recovery) extend(t *snapshot, limit int) {
 	if t.width > 0 {
 		n.to = min(n.to, from+2*t.width-1) // first guess, so that little is read in vain
 	}
-	for {
+	good, bad := from-1, t.top+1 // the blocks up to good fit, those up to bad do not
+	var have numbers             // what r.out holds
+	for from <= t.top {
 		next := r.read(t, n)
-		if len(r.out.Events) == 0 && n.to < t.top {
-			n.to = t.top // a stretch without blocks
+		n.to = min(n.to, next-1)
+		if have = n; r.bound() > limit {
+			bad = n.to
+		} else if good = n.to; len(r.out.Events) > 0 || good == t.top {
+			break
+		} else if bad > t.top { // a stretch without blocks
+			n.to = t.top
 			continue
 		}
-		n.to = min(n.to, next-1)
-		if n.from >= n.to || r.bound() <= limit {
+		if bad-good <= 1 {
 			break
 		}
-		n.to = n.from + (n.to-n.from)/2
+		n.to = good + (bad-good)/2
 	}
-	if first && r.bound() > limit { // the `cleared` alone
-		n.to = 0
-		r.out.Reset()
+	if n.to = good; good < from && from <= t.top && !first {
+		n.to = from // one block alone: it is left out where it was not published either
+	}
+	if n != have {
+		r.read(t, n)
 	}
 	t.width = max(1, n.to+1-n.from)
 	t.walk = append(t.walk, n)

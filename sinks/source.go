@@ -23,6 +23,8 @@ type RankState struct {
 	Epoch  uint64
 	Blocks int     // (tier, hash) pairs published as held
 	LagMS  float64 // how old that batch was when it was applied
+	// BlockSize is the engine's, in tokens; 0: not known yet.
+	BlockSize uint64
 	// Rebuilding says that the ledger is not yet what was published: a resumed
 	// stream converts again. Recovery answers 503 then.
 	Rebuilding bool

@@ -80,6 +80,14 @@ func newSubject(o *Options) (*subject, error) {
 	return s, nil
 }
 
+// Subject is where the events of one rank go; "" for Stdout.
+func (p *Publisher) Subject(workerID uint64, rank uint32) string {
+	if p.subject == nil {
+		return ""
+	}
+	return p.subject.of(workerID, rank)
+}
+
 // of is the subject of one rank.
 func (s *subject) of(workerID uint64, rank uint32) string {
 	var b strings.Builder

@@ -133,7 +133,7 @@ func checkEngine(ctx context.Context, cfg *config.Config, length time.Duration, 
 			ZMTP: zmtp.Options{
 				MaxFrame: int64(cfg.MaxFrameBytes), Heartbeat: cfg.Heartbeat, PeerTimeout: cfg.PeerTimeout,
 			},
-			Idle: cfg.ReplayIdle, NoReplay: cfg.ReplayEndpoints.None,
+			Idle: cfg.ReplayIdle, Silence: min(cfg.Heartbeat, length/4), NoReplay: cfg.ReplayEndpoints.None,
 		})
 	case <-ctx.Done():
 	}
@@ -150,11 +150,13 @@ func checkEngine(ctx context.Context, cfg *config.Config, length time.Duration, 
 		rep.Discovery = append(rep.Discovery, "no source of KV events was found: "+st.Awaiting)
 	case st.LastError != "":
 		rep.Discovery = append(rep.Discovery, "the engine does not say where its events are: "+st.LastError)
+	default:
+		rep.Discovery = append(rep.Discovery, fmt.Sprintf("no engine answered within %v", length))
 	}
 	for _, r := range st.Refused {
 		rep.Discovery = append(rep.Discovery, "advertised, but of no use: "+r.String())
 	}
-	rep.Discovery = append(rep.Discovery, st.Warnings...)
+	rep.Doubts = st.Warnings
 	rep.Seconds = time.Since(began).Seconds()
 	rep.Judge()
 	return rep, nil

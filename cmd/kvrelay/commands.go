@@ -36,11 +36,13 @@ func commands() []command {
 		{"mock", "be an engine to try against: cache, evict, be discovered", runMock},
 		{"tail", "show router events as they pass on NATS", runTail},
 		{"check", "find out why routing hits are low: look at an engine or a recording", runCheck},
+		{"query", "ask who holds how much of a prompt, as a router does", runQuery},
 		{"decode", "show what becomes of recorded engine batches", func(_ context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			return runDecode(args, stdin, stdout, stderr)
 		}},
 		{"record", "write an engine's event stream to a capture file", runRecord},
 		{"play", "be an engine that sends a capture file again", runPlay},
+		{"bench", "measure what a relay does on this machine", runBench},
 		{"config", "show every setting, its value and where that came from", runConfig},
 		{"version", "show what was built, from what", runVersion},
 	}

@@ -78,7 +78,8 @@ func runDemo(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	defer stop()
 	if err := d.run(ctx, mockengine.Options{
 		BlockSize: demoBlockSize, Blocks: demoBlocks, Seed: *seed, Faults: faults,
-		Workload: &mockengine.Workload{}, Observe: d.observe,
+		// Slow enough that the sample prompt stays cached for a moment by itself.
+		Workload: &mockengine.Workload{Arrivals: 0.5}, Observe: d.observe,
 	}, stdout, stderr); err != nil {
 		return fail(stderr, "demo", err)
 	}
@@ -244,6 +245,7 @@ func (d *demo) work(ctx context.Context) {
 			case now.Before(rest):
 				if cached && hit == 0 { // the load, or a restart, has evicted it already
 					cached, rest = false, now.Add(sampleRest)
+					d.thereAndBack()
 				}
 			case !cached:
 				if _, err := d.engine.Prompt(d.sample, mockengine.PromptOptions{}); err == nil {
@@ -251,9 +253,7 @@ func (d *demo) work(ctx context.Context) {
 				}
 			case hit == 0:
 				cached, rest = false, now.Add(sampleRest)
-				d.mu.Lock()
-				d.cycles++
-				d.mu.Unlock()
+				d.thereAndBack()
 			default: // other prompts push it out
 				other := make([]uint32, 4*demoBlockSize)
 				for i := range other {
@@ -265,6 +265,13 @@ func (d *demo) work(ctx context.Context) {
 			d.engine.Step()
 		}
 	}
+}
+
+// thereAndBack counts a sample prompt that was cached and is no more.
+func (d *demo) thereAndBack() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cycles++
 }
 
 // show draws until ctx ends.

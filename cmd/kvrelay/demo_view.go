@@ -199,6 +199,7 @@ func (v *demoView) picture(f demoFacts, width int) []string {
 	if faults == "" {
 		faults = "none"
 	}
+	faults = cut(faults, width-len("  engine   1234567 batches, 1234567 dropped on purpose (faults: )"))
 	prev := v.before()
 	row := func(name, text string) string { return "  " + v.paint(bold, fmt.Sprintf("%-9s", name)) + text }
 	lines := []string{

@@ -12,6 +12,7 @@ import (
 	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/discovery"
 	"github.com/kvrelay/kvrelay/internal/logging"
+	"github.com/kvrelay/kvrelay/internal/natsd"
 	"github.com/kvrelay/kvrelay/relay"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -61,13 +62,7 @@ func startLog(cfg *config.Config, stderr io.Writer) (log *slog.Logger, stop func
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		repeats.Run(ctx)
-	}()
-	return log, func() { cancel(); <-ended }, nil
+	return log, background(context.Background(), repeats.Run), nil
 }
 
 // relayEvents wires the rooms together and runs until ctx ends.
@@ -75,9 +70,10 @@ func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdo
 	info, _ := debug.ReadBuildInfo()
 	log.Info("starting", "version", versionText(info))
 	var servers []string
+	var embedded *natsd.Server
 	if cfg.Sink != config.SinkStdout && len(cfg.NATSURL) == 0 {
-		embedded, err := startEmbedded(ctx, log)
-		if err != nil {
+		var err error
+		if embedded, err = startEmbedded(ctx, log); err != nil {
 			return err
 		}
 		defer embedded.Close()
@@ -88,6 +84,11 @@ func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdo
 		return err
 	}
 	so.Stdout = stdout
+	ctx, routers, err := joinDynamo(ctx, cfg, &so, log)
+	if err != nil {
+		return err
+	}
+	defer routers.done()
 	publisher, err := sinks.New(so)
 	if err != nil {
 		return err
@@ -96,12 +97,27 @@ func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdo
 	if err != nil {
 		return err
 	}
+	if embedded != nil {
+		subject := publisher.Subject(ro.WorkerID, uint32(cfg.FirstRank))
+		defer background(ctx, func(ctx context.Context) { remindUnheard(ctx, embedded, subject, log) })()
+	}
 	disco, err := discovery.New(discoveryOptions(cfg, log))
 	if err != nil {
 		return err
 	}
-	ro.Watch, ro.SourceLost = disco.Watch, disco.Lost
-	return relay.New(ro).Run(ctx)
+	ro.Watch, ro.SourceLost = routers.watch(disco.Watch), disco.Lost
+	return runShown(ctx, ro, disco, cfg, log)
+}
+
+// background runs f beside the caller, who ends it and waits with stop.
+func background(ctx context.Context, f func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	return func() { cancel(); <-done }
 }
 
 // exitCode is what a Relay's end means to who started it.

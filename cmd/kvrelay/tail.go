@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,9 +26,12 @@ Usage: kvrelay tail [flags] [settings]
 
 Shows router events as they pass on NATS, in any profile: a line each for people,
 or JSON lines with --json. It only listens: what passed before is not shown, and
-ids that are missing are marked.
+ids that are missing are marked. With --stream it begins with what a JetStream
+stream has kept. With --index it follows as a router does, recovery included,
+and shows who holds how many blocks in which tier.
 
   kvrelay tail --nats-url nats://127.0.0.1:4222
+  kvrelay tail --index
 
 Exit codes: 0 stopped as asked, 1 failed, 2 bad usage.`
 
@@ -50,9 +53,15 @@ func runTail(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	fs.IntVar(&t.count, "count", 0, "stop after so many events; 0: when interrupted")
 	length := fs.Duration("for", 0, "stop after so long; 0: when interrupted")
 	subject := fs.String("subject", "", "listen there instead of the profile's subject; wildcards are allowed")
+	fs.StringVar(&t.stream, "stream", "", "JetStream stream to show from its beginning (relays with SINK=jetstream)")
+	holdings := fs.Bool("index", false, "show who holds how many blocks instead of events")
 	cfg, code, done := settings(fs, tailHelp, args, stdout, stderr, natsSettings...)
 	if done {
 		return code
+	}
+	if *holdings && (*rank >= 0 || t.beats || t.count > 0) {
+		fmt.Fprintln(stderr, "kvrelay tail: --index shows ranks, not events: it goes with --worker, --for, --subject, --stream and --json only")
+		return exitUsage
 	}
 	t.rank = *rank
 	t.color = !t.json && logging.IsTerminal(stdout) && os.Getenv("NO_COLOR") == ""
@@ -63,7 +72,16 @@ func runTail(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	defer nc.Close()
 	ctx, stop := bounded(ctx, *length)
 	defer stop()
-	if err := t.run(ctx, nc, tailSubjects(cfg, *subject, t.beats), stdout, stderr); err != nil {
+	if *holdings {
+		err = t.holdings(ctx, cfg, nc, *subject, stdout)
+	} else {
+		var beats []string
+		if t.beats {
+			beats = []string{"kvrelay." + consumer.Escape(cfg.Namespace) + ".*.*.heartbeat"}
+		}
+		err = t.run(ctx, nc, tailSubjects(cfg, *subject, t.stream != ""), beats, stdout, stderr)
+	}
+	if err != nil {
 		return fail(stderr, "tail", err)
 	}
 	return exitOK
@@ -93,23 +111,19 @@ func connectNATS(cfg *config.Config) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// tailSubjects is where to listen: the subject asked for, else that of the
-// profile, on NATS core and as JetStream streams have it.
-func tailSubjects(cfg *config.Config, subject string, beats bool) []string {
-	var list []string
+// tailSubjects is where the events are: the subject asked for, else that of the
+// profile, in a JetStream stream, or on NATS core as both sinks publish.
+func tailSubjects(cfg *config.Config, subject string, stream bool) []string {
 	if subject != "" {
-		list = append(list, subject)
-	} else {
-		p, _ := consumer.ParseProfile(cfg.Profile) // config has refused others
-		list = append(list, p.Subject(cfg.Namespace, cfg.Component, cfg.EndpointName, false))
-		if js := p.Subject(cfg.Namespace, cfg.Component, cfg.EndpointName, true); js != list[0] {
-			list = append(list, js)
-		}
+		return []string{subject}
 	}
-	if beats {
-		list = append(list, "kvrelay."+consumer.Escape(cfg.Namespace)+".*.*.heartbeat")
+	p, _ := consumer.ParseProfile(cfg.Profile) // config has refused others
+	js := p.Subject(cfg.Namespace, cfg.Component, cfg.EndpointName, true)
+	core := p.Subject(cfg.Namespace, cfg.Component, cfg.EndpointName, false)
+	if stream || js == core {
+		return []string{js}
 	}
-	return list
+	return []string{core, js}
 }
 
 // tail shows events.
@@ -118,8 +132,8 @@ type tail struct {
 	worker             uint64
 	rank               int
 	count              int
+	stream             string
 
-	mu   sync.Mutex // guards what follows
 	out  *bufio.Writer
 	last map[consumer.Rank]tailPlace // bounded by maxTailRanks
 	n    int
@@ -132,27 +146,44 @@ type tailPlace struct{ publisher, id uint64 }
 // ids are not marked.
 const maxTailRanks = 4096
 
-// run shows what comes on subjects until ctx ends or count is reached.
-func (t *tail) run(ctx context.Context, nc *nats.Conn, subjects []string, stdout, stderr io.Writer) error {
+// run shows the events of subjects, and what comes on beats, until ctx ends or
+// count is reached.
+func (t *tail) run(ctx context.Context, nc *nats.Conn, subjects, beats []string, stdout, stderr io.Writer) error {
 	t.out, t.last = bufio.NewWriter(stdout), map[consumer.Rank]tailPlace{}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	msgs := make(chan *nats.Msg, 1024)
-	for _, s := range subjects {
-		sub, err := nc.ChanSubscribe(s, msgs)
+	ended := make(chan error, 1) // how reading the stream did
+	where := append(slices.Clone(subjects), beats...)
+	if t.stream != "" {
+		it, err := streamMessages(ctx, nc, t.stream, subjects)
 		if err != nil {
+			return err
+		}
+		reader := make(chan struct{})
+		go func() {
+			defer close(reader)
+			ended <- readStream(ctx, it, msgs)
+		}()
+		defer func() { cancel(nil); <-reader }()
+		where[0] += " of stream " + t.stream
+		subjects = nil
+	}
+	for _, s := range append(slices.Clone(subjects), beats...) {
+		if _, err := nc.ChanSubscribe(s, msgs); err != nil { // ends with the connection
 			return fmt.Errorf("subscribing to %s: %w", s, err)
 		}
-		defer sub.Unsubscribe() //nolint:errcheck // the connection is closed next
 	}
 	if err := nc.FlushWithContext(withDeadline(ctx, 5*time.Second)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("subscribing: %w", err)
 	}
-	fmt.Fprintf(stderr, "listening on %s at %s\n", strings.Join(subjects, ", "), nc.ConnectedUrlRedacted())
+	fmt.Fprintf(stderr, "listening on %s at %s\n", strings.Join(where, ", "), nc.ConnectedUrlRedacted())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-ended:
+			return err
 		case m := <-msgs:
 			done, err := t.message(m)
 			if err == nil && (done || len(msgs) == 0) {

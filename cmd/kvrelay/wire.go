@@ -38,7 +38,8 @@ func sinkOptions(c *config.Config, servers []string, log *slog.Logger) (sinks.Op
 		},
 		Profile:   profile,
 		Namespace: c.Namespace, Component: c.Component, Endpoint: c.EndpointName,
-		Subject:      c.Subject,
+		Subject: c.Subject,
+		Stream:  c.Stream, CreateStream: c.StreamCreate,
 		RecentEvents: c.RecentEvents, RecentBytes: int(c.RecentBytes),
 		Logger: log,
 	}, nil

@@ -17,8 +17,10 @@ const (
 )
 
 // fetch gets what replay has from seq from on, and applies it in order and
-// once. take chooses the batches that count; nil: all.
-func (w *watcher) fetch(ctx context.Context, from uint64, take func(seq uint64, payload []byte) bool) {
+// once. take chooses the batches that count; nil: all. until is the number that
+// is known to exist at least, exclusive; 0: none. It asks again while that
+// brings more and an answer was not whole.
+func (w *watcher) fetch(ctx context.Context, from, until uint64, take func(seq uint64, payload []byte) bool) {
 	s := w.s
 	holes := 0 // that the next answer may have
 	for round := range maxRounds {
@@ -26,24 +28,37 @@ func (w *watcher) fetch(ctx context.Context, from uint64, take func(seq uint64, 
 		if round == maxRounds-1 {
 			holes = safe
 		}
-		if !w.ask(ctx, from, holes, take) || ctx.Err() != nil {
-			return
-		}
+		end := w.ask(ctx, from, holes, take)
+		progress := s.Numbers.Applied > before
 		holes = 0
-		if s.Numbers.Applied == before {
+		switch {
+		case ctx.Err() != nil || end == endFailed || !s.begun:
+			return
+		case end == endHole && !progress:
 			holes = 1
+		case !progress, end == endMarker && s.next >= until:
+			return
 		}
 		from = s.next - 1
 	}
 }
 
-// ask is one request of fetch. Live messages are held meanwhile. It ends with
-// the marker, silence, the connection, or ctx, and reports whether it stopped
-// applying at a hole, the first beyond holes of them.
-func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq uint64, payload []byte) bool) (stopped bool) {
+// ending is how an answer ended.
+type ending uint8
+
+const (
+	endMarker ending = iota
+	endSilent        // or the connection did
+	endHole          // the rest stands behind a hole, and was only counted
+	endFailed        // there was none
+)
+
+// ask is one request of fetch. Live messages are held meanwhile. holes is how
+// many holes may be passed over.
+func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq uint64, payload []byte) bool) ending {
 	s := w.s
 	if w.src.Replay == "" {
-		return false
+		return endFailed
 	}
 	began := time.Now()
 	conn, err := w.request(ctx, from)
@@ -51,7 +66,7 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 		if ctx.Err() == nil {
 			s.Replay.Error = err.Error()
 		}
-		return false
+		return endFailed
 	}
 	s.Replay.Connected = true
 	actx, cancel := context.WithCancel(ctx)
@@ -67,6 +82,7 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 	a := answer{r: &s.Replay, from: from}
 	a.asked()
 	defer a.done()
+	end := endSilent
 	first, anchor := s.Replay.Requests == 1, false
 	idle := time.NewTimer(w.o.Idle)
 	defer idle.Stop()
@@ -74,9 +90,9 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 		var m message
 		select {
 		case <-ctx.Done():
-			return stopped
+			return end
 		case <-idle.C:
-			return stopped
+			return end
 		case m = <-w.live:
 			w.hold(m)
 			continue
@@ -86,7 +102,7 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 			if ctx.Err() == nil {
 				s.Replay.Error = m.err.Error()
 			}
-			return stopped
+			return end
 		}
 		seq, payload, kind := a.reply(m.frames)
 		if first {
@@ -96,19 +112,21 @@ func (w *watcher) ask(ctx context.Context, from uint64, holes int, take func(seq
 			}
 		}
 		switch {
+		case kind == replyEnd && end == endHole:
+			return end
 		case kind == replyEnd:
-			return stopped
+			return endMarker
 		case kind == replyOdd:
 			continue
 		}
 		idle.Reset(w.o.Idle)
 		anchor = anchor || s.begun && seq+1 == s.next
-		if stopped || take != nil && !take(seq, payload) || s.begun && seq < s.next {
+		if end == endHole || take != nil && !take(seq, payload) || s.begun && seq < s.next {
 			continue
 		}
 		if s.begun && seq > s.next {
 			if holes == 0 {
-				stopped = true // the rest is counted, and comes again
+				end = endHole
 				continue
 			}
 			holes--

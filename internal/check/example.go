@@ -45,7 +45,7 @@ func (s *Stream) culprit(reason convert.Reason, st convert.Stats) int {
 		var fits bool
 		switch reason {
 		case convert.ReasonNonMainGroup, convert.ReasonUnlearnedGroup, convert.ReasonUnknownKind:
-			fits = ev.HasGroup && !ev.HasKind
+			fits = ev.HasGroup && !ev.HasKind && !s.routable(ev.Group)
 		case convert.ReasonOrphan:
 			fits = ev.Type == decode.Stored && ev.HasParent
 		case convert.ReasonNoTokens:
@@ -58,6 +58,16 @@ func (s *Stream) culprit(reason convert.Reason, st convert.Stats) int {
 		}
 	}
 	return second
+}
+
+// routable says whether a group is so far taken for one that routers hit.
+func (s *Stream) routable(group uint32) bool {
+	for _, g := range s.Wire.Groups {
+		if g.Index != nil && *g.Index == group {
+			return g.Routable
+		}
+	}
+	return false // not listed: beyond maxNames
 }
 
 // describe is an event in one line: shapes and names of the protocol, never

@@ -15,6 +15,9 @@ func (r *Report) Judge() {
 	for _, text := range r.Discovery {
 		j.add(Problem, "discovery", "", text, "Correct what the engine is started with, or the address given to kvrelay (DISCOVERY_URL, or ENDPOINTS and REPLAY_ENDPOINTS).")
 	}
+	for _, text := range r.Doubts {
+		j.add(Warning, "doubt", "", text, "")
+	}
 	if len(r.Streams) == 0 && len(r.Discovery) == 0 {
 		j.add(Problem, "no_source", "", "no source of KV events was found", "Name the engine with --discovery-url, or its sockets with --endpoints and --replay-endpoints.")
 	}
@@ -106,6 +109,19 @@ func (j *judge) connection(s *Stream) bool {
 				do += fmt.Sprintf(" And see that TOPIC=%q is how the engine's topic begins.", string(s.prefix))
 			}
 			j.say(Problem, "silent", fmt.Sprintf("connected to %s for %.0f s, but nothing came, live or by replay", l.Endpoint, l.Seconds), do)
+		}
+	}
+	if !j.r.File && l.Messages == 0 && s.Numbers.Applied > 0 {
+		prefix := ""
+		if len(s.prefix) > 0 {
+			prefix = fmt.Sprintf(" See that TOPIC=%q is how the engine's topic begins.", string(s.prefix))
+		}
+		if s.Numbers.Polled > 0 {
+			j.say(Problem, "live_dead", fmt.Sprintf("replay has %s that were made during the look, but none of them came live from %s", plural(s.Numbers.Polled, "batch"), l.Endpoint),
+				"See that both sockets are of the same engine and rank, and that nothing between them and kvrelay swallows the live stream."+prefix)
+		} else {
+			j.say(Warning, "quiet", fmt.Sprintf("nothing came live in %.0f s, and replay has nothing newer: the engine is idle", l.Seconds),
+				"Send it a request of a few hundred tokens while check runs."+prefix)
 		}
 	}
 	return true
@@ -209,6 +225,9 @@ func (j *judge) wire(s *Stream) {
 	}
 	if len(w.Groups) > 1 && slices.ContainsFunc(w.Groups, func(g Group) bool { return !g.Routable }) {
 		j.say(Note, "hybrid", "a hybrid model: only full attention groups are routable. The engine hits what all of its groups agree on, which may be less than routers believe", "")
+	}
+	if len(s.Ranks) == 1 && s.Ranks[0].Rank != s.Own && w.RankNamed > 0 {
+		j.say(Note, "other_rank", fmt.Sprintf("the batches say that they are of data-parallel rank %d; that is what counts", s.Ranks[0].Rank), "")
 	}
 	if len(s.Ranks) > 1 {
 		j.say(Note, "several_ranks", fmt.Sprintf("one socket carries %d data-parallel ranks; a restart clears them all", len(s.Ranks)), "")

@@ -23,8 +23,10 @@ type Report struct {
 	Findings []Finding `json:"findings"`          // worst first
 	Healthy  bool      `json:"healthy"`           // no Finding is a Problem
 
-	// Discovery is why no engine was found, or what it offered that is of no use.
+	// Discovery is why no engine was found, or what it offers that is of no use;
+	// Doubts are what it offers that is probably not as meant.
 	Discovery []string `json:"discovery,omitempty"`
+	Doubts    []string `json:"doubts,omitempty"`
 }
 
 // Level says how bad a Finding is.
@@ -95,6 +97,7 @@ type Numbers struct {
 	Applied  uint64  `json:"applied"`  // batches, in order
 	Gaps     uint64  `json:"gaps"`     // times that a live batch was ahead of the one expected
 	Healed   uint64  `json:"healed"`   // batches that replay brought for gaps
+	Polled   uint64  `json:"polled"`   // batches that replay brought in silence, although live should have
 	Burned   uint64  `json:"burned"`   // numbers that were never used: replay twice had both neighbours and nothing between
 	Missing  uint64  `json:"missing"`  // numbers that neither live nor replay had
 	Repeated uint64  `json:"repeated"` // batches that were known already

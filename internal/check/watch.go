@@ -21,13 +21,20 @@ type Options struct {
 	Convert  convert.Config // a zero BlockSize is taken from the source
 	ZMTP     zmtp.Options
 	Idle     time.Duration // a replay that says nothing for so long has ended; 0: 1 s
+	Silence  time.Duration // after so long without a live message replay is asked for what live should have brought; doubles; 0: 2 s
 	NoReplay bool          // the settings say to run without
+
+	// Progress is told after every look at something new, by several goroutines
+	// when there are several sources; nil: nobody.
+	Progress func(rank uint32, n Numbers)
 }
 
 const (
 	waiting   = 1024     // live messages that wait to be looked at; then the socket is not read
 	holdBytes = 64 << 20 // live batches kept while a replay runs; further ones are dropped and counted
 	redial    = 250 * time.Millisecond
+
+	maxSilence = 30 * time.Second
 )
 
 // Watch looks at sources until ctx ends, and returns what it saw of each. All
@@ -35,6 +42,9 @@ const (
 func Watch(ctx context.Context, sources []discovery.Source, o Options) []*Stream {
 	if o.Idle <= 0 {
 		o.Idle = time.Second
+	}
+	if o.Silence <= 0 {
+		o.Silence = 2 * time.Second
 	}
 	streams := make([]*Stream, len(sources))
 	var wg sync.WaitGroup
@@ -67,7 +77,11 @@ type watcher struct {
 	live      chan message
 	held      []message
 	heldBytes int
-	ended     bool // the live connection has
+	ended     bool   // the live connection has
+	sent      bool   // a batch came on it …
+	newest    uint64 // … and this is the last one's number
+	late      int    // times that askLate asked, the last time at lateAt
+	lateAt    time.Time
 }
 
 // message is one live message, copied; err ends the connection.
@@ -92,7 +106,7 @@ func (w *watcher) run(ctx context.Context) {
 		conn, err := w.connect(ctx, ln)
 		if err == nil {
 			w.connection(ctx, conn)
-		} else if ctx.Err() == nil || w.s.Live.Error == "" {
+		} else if ctx.Err() == nil || w.s.Live.Error == "" && ln == nil {
 			w.s.Live.Error = err.Error()
 		}
 		t := time.NewTimer(redial)
@@ -126,7 +140,8 @@ func (w *watcher) connection(ctx context.Context, conn *zmtp.Conn) {
 	l := &w.s.Live
 	l.Connected = true
 	l.Connects++
-	w.live, w.held, w.heldBytes, w.ended = make(chan message, waiting), nil, 0, false
+	w.live, w.held, w.heldBytes = make(chan message, waiting), nil, 0
+	w.ended, w.sent = false, false
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { read(ctx, conn, w.live) })
@@ -139,14 +154,42 @@ func (w *watcher) connection(ctx context.Context, conn *zmtp.Conn) {
 
 	w.catchUp(ctx)
 	w.release(ctx)
+	w.progress()
+	silence := w.o.Silence
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
 	for !w.ended {
 		select {
 		case <-ctx.Done():
 			return
 		case m := <-w.live:
 			w.take(ctx, m)
-			w.release(ctx)
+			silence = w.o.Silence
+		case <-quiet.C:
+			w.poll(ctx)
+			silence = min(2*silence, maxSilence)
 		}
+		w.release(ctx)
+		w.progress()
+		quiet.Reset(silence)
+	}
+}
+
+// poll asks replay, in silence, for what live should have brought.
+func (w *watcher) poll(ctx context.Context) {
+	s := w.s
+	before := s.Numbers.Applied
+	from := uint64(0)
+	if s.begun {
+		from = s.next - 1
+	}
+	w.fetch(ctx, from, 0, nil)
+	s.Numbers.Polled += s.Numbers.Applied - before
+}
+
+func (w *watcher) progress() {
+	if w.o.Progress != nil {
+		w.o.Progress(w.src.Rank, w.s.Numbers)
 	}
 }
 
@@ -175,12 +218,12 @@ func read(ctx context.Context, conn *zmtp.Conn, live chan<- message) {
 func (w *watcher) catchUp(ctx context.Context) {
 	s := w.s
 	if !s.begun {
-		w.fetch(ctx, 0, nil)
+		w.fetch(ctx, 0, 0, nil)
 		return
 	}
 	same := false
 	anchor := s.next - 1
-	w.fetch(ctx, anchor, func(seq uint64, payload []byte) bool {
+	w.fetch(ctx, anchor, 0, func(seq uint64, payload []byte) bool {
 		if seq == anchor && xxh3.Hash(payload) == s.sum {
 			same = true
 		}
@@ -188,8 +231,22 @@ func (w *watcher) catchUp(ctx context.Context) {
 	})
 	if !same && s.Replay.Connected && ctx.Err() == nil {
 		s.restart()
-		w.fetch(ctx, 0, nil)
+		w.fetch(ctx, 0, 0, nil)
 	}
+}
+
+// maxLate bounds how often a replay that had nothing at first is asked again.
+const maxLate = 5
+
+// askLate asks again for the history before the live batch seq where replay has
+// brought nothing yet: it was empty, not open yet, or silent.
+func (w *watcher) askLate(ctx context.Context, seq uint64) {
+	if w.s.Replay.Batches > 0 || w.late == maxLate || time.Since(w.lateAt) < time.Duration(w.late)*500*time.Millisecond {
+		return
+	}
+	w.late++
+	w.fetch(ctx, 0, seq+1, func(n uint64, _ []byte) bool { return n < seq })
+	w.lateAt = time.Now()
 }
 
 // release takes what was held while a replay ran.
@@ -236,11 +293,18 @@ func (w *watcher) take(ctx context.Context, m message) {
 		s.lag(m.at)
 		return
 	}
+	// PUB sends in order: what goes back within one connection is another engine's.
+	back := w.sent && b.Seq <= w.newest
+	w.sent, w.newest = true, b.Seq
+	if back {
+		s.restart()
+	}
+	w.askLate(ctx, b.Seq)
 	if s.begun && b.Seq > s.next {
 		s.Numbers.Gaps++
 		before := s.Numbers.Applied
 		if ctx.Err() == nil {
-			w.fetch(ctx, s.next-1, func(seq uint64, _ []byte) bool { return seq <= b.Seq })
+			w.fetch(ctx, s.next-1, b.Seq, func(seq uint64, _ []byte) bool { return seq <= b.Seq })
 		}
 		s.Numbers.Healed += s.Numbers.Applied - before
 		if b.Seq+1 == s.next && xxh3.Hash(b.Payload) == s.sum {
@@ -249,12 +313,8 @@ func (w *watcher) take(ctx context.Context, m message) {
 		}
 	}
 	if s.begun && b.Seq < s.next {
-		if b.Seq+1 == s.next && xxh3.Hash(b.Payload) != s.sum || b.Seq == 0 && s.next > 1 {
-			s.restart()
-		} else {
-			s.Numbers.Repeated++
-			return
-		}
+		s.Numbers.Repeated++ // replay had it, too
+		return
 	}
 	s.numbered(b.Seq, b.Payload)
 	s.lag(m.at)

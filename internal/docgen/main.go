@@ -16,10 +16,24 @@ import (
 	"strings"
 
 	"github.com/kvrelay/kvrelay/config"
+	"github.com/kvrelay/kvrelay/internal/admin"
 )
 
-// files are the documents with generated parts, from the project's root.
-var files = []string{"README.md"}
+// document is a file, named from the project's root, with generated parts.
+type document struct {
+	name  string
+	parts []part
+}
+
+// part stands between the markers of its name.
+type part struct{ name, text string }
+
+func documents() []document {
+	return []document{
+		{"README.md", []part{{"settings", settingsTable(config.Table())}}},
+		{"docs/metrics.md", []part{{"metrics", metricsTable(admin.Metrics())}, {"drop reasons", reasonsTable()}}},
+	}
+}
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
@@ -31,9 +45,9 @@ func run(args []string, stderr io.Writer) int {
 		return 2
 	}
 	code := 0
-	for _, name := range files {
-		if err := refresh(name, *check); err != nil {
-			fmt.Fprintf(stderr, "docgen: %s: %v\n", name, err)
+	for _, doc := range documents() {
+		if err := doc.refresh(*check); err != nil {
+			fmt.Fprintf(stderr, "docgen: %s: %v\n", doc.name, err)
 			code = 1
 		}
 	}
@@ -41,21 +55,24 @@ func run(args []string, stderr io.Writer) int {
 }
 
 // refresh brings one document up to date.
-func refresh(name string, check bool) error {
-	old, err := os.ReadFile(name)
+func (d document) refresh(check bool) error {
+	old, err := os.ReadFile(d.name)
 	if err != nil {
 		return err
 	}
-	fresh, err := fill(old, "settings", settingsTable(config.Table()))
+	fresh := old
+	for _, p := range d.parts {
+		if fresh, err = fill(fresh, p.name, p.text); err != nil {
+			return err
+		}
+	}
 	switch {
-	case err != nil:
-		return err
 	case bytes.Equal(old, fresh):
 		return nil
 	case check:
 		return fmt.Errorf("it is not what the code says; run: make generate")
 	}
-	return os.WriteFile(name, fresh, 0o644)
+	return os.WriteFile(d.name, fresh, 0o644)
 }
 
 // fill replaces what stands between the markers of part.

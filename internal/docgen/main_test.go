@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/kvrelay/kvrelay/config"
+	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/admin"
 )
 
 const doc = "before\n<!-- settings: made by `make generate`, do not edit -->\nold\n<!-- end of settings -->\nafter\n"
 
-// The README must say what the code does.
-func TestREADMEIsUpToDate(t *testing.T) {
+// The documents must say what the code does.
+func TestDocumentsAreUpToDate(t *testing.T) {
 	t.Chdir("../..")
 	var out strings.Builder
 	if run([]string{"-check"}, &out) != 0 {
@@ -25,16 +27,17 @@ func TestRefresh(t *testing.T) {
 	if err := os.WriteFile(name, []byte(doc), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := refresh(name, true); err == nil || !strings.Contains(err.Error(), "make generate") {
+	d := document{name, []part{{"settings", settingsTable(config.Table())}}}
+	if err := d.refresh(true); err == nil || !strings.Contains(err.Error(), "make generate") {
 		t.Errorf("an old document passed: %v", err)
 	}
 	if got, _ := os.ReadFile(name); string(got) != doc {
 		t.Errorf("a check changed the document: %s", got)
 	}
-	if err := refresh(name, false); err != nil {
+	if err := d.refresh(false); err != nil {
 		t.Fatal(err)
 	}
-	if err := refresh(name, true); err != nil {
+	if err := d.refresh(true); err != nil {
 		t.Errorf("a fresh document does not pass: %v", err)
 	}
 	got, _ := os.ReadFile(name)
@@ -61,5 +64,20 @@ func TestCellsStayInTheirTable(t *testing.T) {
 	got := settingsTable([]config.Setting{{Name: "A", Default: "x|y", Meaning: "one | two\nthree <b>"}})
 	if want := "| `A` | `x\\|y` | one \\| two three &lt;b> |\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q at the end", got, want)
+	}
+}
+
+func TestMetricsTable(t *testing.T) {
+	got := metricsTable([]admin.Metric{
+		{Name: "a_total", Type: "counter", Help: "One | two.", Labels: []admin.Label{{Name: "rank"}, {Name: "outcome", Values: []string{"x", "y"}}}},
+		{Name: "b", Type: "gauge", Help: "B."},
+	})
+	for _, row := range []string{"| `a_total` | counter | `rank`; `outcome`: x, y | One \\| two. |\n", "| `b` | gauge | – | B. |\n"} {
+		if !strings.Contains(got, row) {
+			t.Errorf("no row %q in %s", row, got)
+		}
+	}
+	if reasons := reasonsTable(); strings.Count(reasons, "\n") != 2+int(convert.NumReasons) || strings.Contains(reasons, "|  |") {
+		t.Errorf("drop reasons:\n%s", reasons)
 	}
 }

@@ -22,6 +22,9 @@ const (
 	maxCommandsWithin = 64 << 10
 )
 
+// manyFrames is from how many frames on a message's buffer grows by doubling.
+const manyFrames = 8
+
 type limits struct {
 	frame, message uint64 // bytes
 	frames         int
@@ -143,8 +146,13 @@ func (f *frameReader) fill(n int) error {
 	}
 	if f.w == len(f.buf) { // full of this message, or not there yet
 		// No further than asked for, but by a quarter at least: many small steps would
-		// copy a large message many times.
-		f.move(max(baseBuffer, min(2*len(f.buf), max(n, len(f.buf)+len(f.buf)/4))))
+		// copy a large message many times. A message of many frames, which no engine
+		// sends, doubles: small steps would also leave several times its size behind.
+		step := len(f.buf) / 4
+		if len(f.spans) >= manyFrames {
+			step = len(f.buf)
+		}
+		f.move(max(baseBuffer, min(2*len(f.buf), max(n, len(f.buf)+step))))
 	}
 	m, err := f.read(f.buf[f.w:])
 	f.w += m

@@ -1,0 +1,269 @@
+// Package membership makes a stock Dynamo router believe kvrelay: it puts each
+// (worker, data-parallel rank) on record as an event source, where routers look
+// for sources, and answers their recovery requests on Dynamo's own request
+// plane. No Dynamo process is needed. What is said here was measured with Dynamo 1.6.1.
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/kvrelay/kvrelay/convert"
+)
+
+// Source is a rank that goes on record; sinks.Outbox is one.
+type Source interface {
+	WorkerID() uint64
+	Rank() uint32
+	PublisherID() uint64
+	// BlockSize is the engine's, in tokens, as far as known; 0: not yet.
+	BlockSize() uint64
+
+	// Since calls f with every router event from id from on to the newest. last
+	// is the last one's id, from − 1 when there is none; ok is false when from is not at hand.
+	Since(from uint64, f func(id uint64, e *convert.RouterEvent)) (last uint64, ok bool)
+	// Newest is the number given last to a published block, and the newest event id then.
+	Newest() (number, lastID uint64)
+	// Walk appends the published blocks with numbers from … to as stores, at most
+	// 1024; next is where to go on, lastID the newest event id then.
+	Walk(from, to uint64, out *convert.Output) (next, lastID uint64)
+}
+
+// Endpoint names a Dynamo endpoint.
+type Endpoint struct {
+	Namespace string `json:"namespace"`
+	Component string `json:"component"`
+	Name      string `json:"name"`
+}
+
+// Options are a Registry's fixed surroundings.
+type Options struct {
+	Endpoint Endpoint // the worker's; also the subject of its events
+	Store    Store
+	// RecoveryAddr is host:port where routers ask for recovery; port 0: a free
+	// one. Without a host, or "": the address that this host's default route has.
+	RecoveryAddr string
+	// RegisterWorker puts the worker and a model card on record too, where no
+	// Dynamo process does.
+	RegisterWorker bool
+	Log            *slog.Logger // nil: none
+}
+
+// Registry keeps ranks on record. Use New.
+type Registry struct {
+	o      Options
+	log    *slog.Logger
+	server *server
+	up     chan struct{} // closed when the server listens
+	target string        // host:port that is advertised; set before up is closed
+
+	worker theWorker
+
+	lookEvery time.Duration // lookForWorker
+
+	mu   sync.Mutex
+	told time.Time // when trouble with the store was logged last
+}
+
+// New makes a Registry. It does no I/O.
+func New(o Options) (*Registry, error) {
+	var errs []error
+	if o.Store == nil {
+		errs = append(errs, errors.New("no store"))
+	}
+	if o.Endpoint.Namespace == "" || o.Endpoint.Component == "" || o.Endpoint.Name == "" {
+		errs = append(errs, errors.New("namespace, component and endpoint must not be empty"))
+	}
+	if o.RecoveryAddr == "" {
+		o.RecoveryAddr = ":0"
+	}
+	if _, _, err := net.SplitHostPort(o.RecoveryAddr); err != nil {
+		errs = append(errs, fmt.Errorf("RECOVERY_ADDR: %w", err))
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Registry{
+		lookEvery: lookForWorker,
+		o:         o, log: o.Log, server: newServer(o.Log), up: make(chan struct{}),
+		worker: theWorker{turn: make(chan struct{}, 1)},
+	}, errors.Join(errs...)
+}
+
+// Run answers recovery requests and keeps the records alive until ctx ends,
+// and returns nil then. Its error says why it cannot listen. What is on record
+// when it returns is withdrawn by those who registered it, or expires.
+func (r *Registry) Run(ctx context.Context) error {
+	ln, target, err := listen(ctx, r.o.RecoveryAddr)
+	if err != nil {
+		return fmt.Errorf("listening for Dynamo's recovery requests (RECOVERY_ADDR): %w", err)
+	}
+	r.target = target
+	close(r.up)
+	r.log.Info("answering Dynamo routers' recovery requests", "addr", target)
+	var wg sync.WaitGroup
+	wg.Go(func() { r.o.Store.Run(ctx) })
+	if !r.o.RegisterWorker {
+		wg.Go(func() { r.lookForWorkers(ctx) })
+	}
+	r.server.run(ctx, ln)
+	wg.Wait()
+	return nil
+}
+
+// Register puts src on record. It returns when the record is there, or with
+// ctx's error; trouble is logged and tried again. withdraw takes it back.
+//
+// Two records of one rank make routers drop the state of both. So a record that
+// another life left is waited for, and removed once nobody keeps it alive.
+func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), err error) {
+	select {
+	case <-r.up:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	rec := r.record(src)
+	remove := r.server.add(rec.Path, src)
+	leave := func() {}
+	err = r.untilAlone(ctx, rec)
+	if err == nil && r.o.RegisterWorker {
+		if err = r.joinWorker(ctx, src); err == nil {
+			leave = func() { r.leaveWorker(ctx, src) }
+		}
+	}
+	if err == nil {
+		err = r.retry(ctx, "putting the event source on record", func() error { return r.o.Store.Put(ctx, rec.Key, rec.Value) })
+	}
+	withdraw = func() {
+		r.withdraw(ctx, rec.Key)
+		leave()
+		remove()
+	}
+	if err != nil {
+		withdraw() // it may have been put
+		return nil, err
+	}
+	r.log.Info("on record for Dynamo routers", "worker_id", src.WorkerID(), "dp_rank", src.Rank(), "publisher_id", src.PublisherID(), "key", rec.Key)
+	return withdraw, nil
+}
+
+const (
+	// retryAfter is the pause after trouble with the store.
+	retryAfter = time.Second
+	// lookAgain is how often another life's record is looked at.
+	lookAgain = 250 * time.Millisecond
+	// withdrawFor bounds taking back a record; after it the record expires by itself.
+	withdrawFor = 3 * time.Second
+	// repeatLog is the least time between two log lines about the same trouble.
+	repeatLog = time.Minute
+)
+
+// untilAlone waits until no other publisher is on record for rec's rank.
+func (r *Registry) untilAlone(ctx context.Context, rec record) error {
+	var waiting time.Time // since
+	var told time.Time
+	for {
+		var others []Entry
+		err := r.retry(ctx, "looking for other event sources of the rank", func() (err error) {
+			others, err = r.rivals(ctx, rec)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(others) == 0 {
+			return nil
+		}
+		now := time.Now()
+		if waiting.IsZero() {
+			waiting = now
+		}
+		for _, e := range others {
+			if !e.Dead {
+				continue
+			}
+			if err := r.o.Store.Delete(ctx, e.Key); err == nil {
+				r.log.Info("removed the record that an earlier life left", "key", e.Key)
+			}
+		}
+		if now.Sub(waiting) > withinLease && now.Sub(told) > repeatLog {
+			told = now
+			r.log.Error("another publisher keeps this worker's rank on record: nothing is published until it goes; two would make routers ignore both. Switch its events off, or give kvrelay's engine another WORKER_ID or COMPONENT",
+				"worker_id", rec.Worker.WorkerID, "dp_rank", rec.Worker.Rank, "key", others[0].Key)
+		}
+		if !sleep(ctx, lookAgain) {
+			return ctx.Err()
+		}
+	}
+}
+
+// rivals are the records of other publishers for rec's rank.
+func (r *Registry) rivals(ctx context.Context, rec record) ([]Entry, error) {
+	entries, err := r.o.Store.List(ctx, rec.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	for _, e := range entries {
+		if w, ok := workerOf(e.Value); ok && w == rec.Worker && e.Key != rec.Key {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// retry calls f until it succeeds or ctx ends.
+func (r *Registry) retry(ctx context.Context, doing string, f func() error) error {
+	for {
+		err := f()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			return nil
+		}
+		r.tell(doing, err)
+		if !sleep(ctx, retryAfter) {
+			return ctx.Err()
+		}
+	}
+}
+
+// tell logs trouble with the store, once a minute.
+func (r *Registry) tell(doing string, err error) {
+	r.mu.Lock()
+	quiet := time.Since(r.told) < repeatLog
+	if !quiet {
+		r.told = time.Now()
+	}
+	r.mu.Unlock()
+	if !quiet {
+		r.log.Error("Dynamo routers cannot be told of this engine yet: nothing is published until they are", "doing", doing, "error", err)
+	}
+}
+
+// withdraw takes a record back, also after ctx has ended.
+func (r *Registry) withdraw(ctx context.Context, key string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawFor)
+	defer cancel()
+	if err := r.o.Store.Delete(ctx, key); err != nil {
+		r.log.Warn("a record could not be withdrawn: routers keep it until it expires", "key", key, "error", err)
+	}
+}
+
+// sleep waits; false: ctx has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
