@@ -16,10 +16,10 @@ BENCH    ?= .
 BENCHPKG ?= ./...
 
 # Every Go file, those of nested modules too.
-GOFILES = $(shell find . -name '*.go' -not -path './$(VENV)/*')
+GOFILES = $(shell find . -name '*.go' -not -path './$(VENV)*/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-k8s test-release release unit lint fmt generate check-generated venv bench clean need-go need-python
+.PHONY: help build test test-k8s test-dynamo test-release release unit lint fmt generate check-generated venv venv-dynamo bench clean need-go need-python
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test: need-go need-python lint check-generated venv test-k8s test-release ## che
 
 test-k8s: need-go ## check the manifests: kustomize, Kubernetes' own types, and what a cluster finds out late
 	cd k8s/check && $(GO) vet ./... && $(GO) test -p $(PARALLEL) -timeout $(TIMEOUT) ./...
+
+test-dynamo: need-go need-python venv-dynamo ## the tests against Dynamo's own KV router (a wheel of some 100 MB, once)
+	$(GO) vet $(TAGS),dynamo ./integration
+	$(GO) test $(RACE) $(TAGS),dynamo -run TestDynamo -timeout $(TIMEOUT) ./integration
 
 # A release is $(RELEASE) for each of $(ARCHS): the file, what went into it (an
 # SBOM: every module with its version and checksum, the compiler, the commit),
@@ -50,7 +54,7 @@ release: need-go ## build dist/: kvrelay for linux, checksums, SBOMs
 test-release: arch = amd64
 test-release: need-go ## build twice, in two folders, and compare the bytes
 	@set -e; other=$$(mktemp -d); trap 'chmod -R u+w "$$other"; rm -rf "$$other"' EXIT; \
-	mkdir "$$other/elsewhere"; tar -cf - --exclude ./$(VENV) --exclude ./.git --exclude ./dist --exclude ./bin . | tar -xf - -C "$$other/elsewhere"; \
+	mkdir "$$other/elsewhere"; tar -cf - --exclude './$(VENV)*' --exclude ./.git --exclude ./dist --exclude ./bin . | tar -xf - -C "$$other/elsewhere"; \
 	$(GOBUILD) -buildvcs=false -o "$$other/first" ./cmd/kvrelay; \
 	(cd "$$other/elsewhere" && $(if $(COLD),GOCACHE="$$other/cache") $(GOBUILD) -buildvcs=false -o "$$other/second" ./cmd/kvrelay); \
 	cmp "$$other/first" "$$other/second"; \
@@ -88,11 +92,21 @@ $(VENV)/.ready: integration/requirements.txt | need-python
 		echo "make venv: pip could not install integration/requirements.txt; is a package index reachable?" >&2; exit 1; }
 	@touch $@
 
+venv-dynamo: $(VENV)-dynamo/.ready ## Dynamo's Python package, in .venv-dynamo
+
+$(VENV)-dynamo/.ready: integration/dynamo-requirements.txt | need-python
+	rm -rf $(VENV)-dynamo
+	@$(PYTHON) -m venv $(VENV)-dynamo || { rm -rf $(VENV)-dynamo; \
+		echo "make venv-dynamo: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(VENV)-dynamo/bin/python -m pip install --quiet --disable-pip-version-check -r integration/dynamo-requirements.txt || { \
+		echo "make venv-dynamo: pip could not install integration/dynamo-requirements.txt; is a package index reachable? (it needs Linux and Python 3.10 or later)" >&2; exit 1; }
+	@touch $@
+
 bench: need-go ## benchmarks (BENCH=regexp BENCHPKG=./decode)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 $(BENCHPKG)
 
 clean: ## remove what was built or installed here
-	rm -rf bin dist $(VENV)
+	rm -rf bin dist $(VENV) $(VENV)-dynamo
 
 need-go:
 	@command -v $(GO) >/dev/null || { echo "missing: Go 1.26 or later (see go.mod)" >&2; exit 1; }

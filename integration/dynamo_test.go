@@ -3,10 +3,11 @@
 package integration
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 )
 
 // worker is the one that startKvrelay names.
@@ -95,12 +96,18 @@ func TestDynamoLostMessages(t *testing.T) {
 	w.evict(0, a)
 	direct.sees("lost on the cut link", b, worker, 0, 3)
 	link.set(false)
-	// Messages are noticed as lost when another one comes.
-	for i := uint32(0); len(k.matching("a router has recovered", "events")) == 0; i++ {
-		p := tokens(1000+10*i, 4)
-		w.store(0, p)
-		direct.sees("another", p, worker, 0, 1)
+	// Messages are noticed as lost when another one comes, and the router's
+	// client needs a moment to come back.
+	another := time.NewTicker(200 * time.Millisecond)
+	defer another.Stop()
+	for i, end := uint32(0), time.Now().Add(patience); r.overlap(b, worker, 0) != 3; i++ {
+		if time.Now().After(end) {
+			t.Fatal("the router never asks for what it missed")
+		}
+		w.store(0, tokens(1000+10*i, 4))
+		<-another.C
 	}
+	k.says("a router has recovered", "events")
 	w.store(0, c)
 	r.sees("behind the gap", c, worker, 0, 1)
 	r.sees("stored in the gap", b, worker, 0, 3)
@@ -142,15 +149,7 @@ func TestDynamoWorkerBeside(t *testing.T) {
 	w := newDynamoWorld(t, 1)
 	beside := dynamoPython(t, "dynamo_worker.py", w.root, w.nats, "dynamo.backend.generate", strconv.Itoa(dynamoBlock))
 	beside.line()
-	entries, err := os.ReadDir(filepath.Join(w.root, "v1", "instances"))
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("%v, %v", entries, err)
-	}
-	name := entries[0].Name()
-	id, err := strconv.ParseUint(name[len("dynamo%2Fbackend%2Fgenerate%2F"):], 16, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := instanceIn(t, w.root)
 	r := w.router(w.nats)
 	w.set["REGISTER_WORKER"], w.set["WORKER_ID"] = "false", strconv.FormatUint(id, 10)
 	startKvrelay(t, w.set)
@@ -159,4 +158,27 @@ func TestDynamoWorkerBeside(t *testing.T) {
 	r.sees("stored", a, id, 0, 2)
 	w.evict(0, a)
 	r.sees("evicted", a, id, 0, 0)
+}
+
+// instanceIn waits until a Dynamo worker is on record, and returns its id.
+func instanceIn(t *testing.T, root string) uint64 {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
+		names, err := filepath.Glob(filepath.Join(root, "v1", "instances", "dynamo%2Fbackend%2Fgenerate%2F*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(names) == 0 {
+			continue
+		}
+		id, err := strconv.ParseUint(names[0][strings.LastIndex(names[0], "%2F")+3:], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	t.Fatal("the worker is never on record")
+	return 0
 }

@@ -145,8 +145,8 @@ func replayRows() []hostileRow {
 				<-tick.C
 			}
 		}),
-		row("a topic of 16 MiB", answers(func(s uint64) []byte {
-			return zmtpMessage(nil, make([]byte, 16<<20), seqOf(s), storeBatch(1))
+		row("a topic of 4 MiB", answers(func(s uint64) []byte {
+			return zmtpMessage(nil, make([]byte, 4<<20), seqOf(s), storeBatch(1))
 		})),
 		row("garbage as payload", answers(func(s uint64) []byte { return join(replyBatch(s, []byte("\xc1"+plantedText)), replyEnd) })),
 		row("no payloads", answers(func(s uint64) []byte { return join(replyBatch(s, nil), replyBatch(s+1, nil), replyEnd) })),

@@ -86,16 +86,19 @@ func (s *server) respond(ctx context.Context, c net.Conn, req *request) (what st
 	if err != nil {
 		return "", err
 	}
-	defer release()
-	end := appendParts(nil, "", `{"complete_final":true}`)
-	end = appendParts(end, `"sentinel"`, "")
 	n := 0
 	for _, part := range body {
 		n += len(part)
 	}
-	body = append(append([][]byte{appendPartHead(nil, 0, n)}, body...), end)
-	if err := send(c, body); err != nil {
+	err = send(c, append([][]byte{appendPartHead(nil, 0, n)}, body...))
+	release()
+	if err != nil {
 		return "", err
+	}
+	// A router may close as soon as it has read the data: it has what it asked for then.
+	end := appendParts(nil, "", `{"complete_final":true}`)
+	if send(c, [][]byte{appendParts(end, `"sentinel"`, "")}) != nil {
+		return what, nil
 	}
 	// The far side closes; a reset of ours could overtake the answer.
 	_ = c.SetReadDeadline(time.Now().Add(closeTime)) // fails only on a closed connection, as reading does

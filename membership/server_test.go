@@ -3,6 +3,7 @@ package membership
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -213,4 +214,46 @@ func TestTooManyAnswers(t *testing.T) {
 		t.Error("not acknowledged again")
 	}
 	a.answer()
+}
+
+// TestRouterThatHasEnough: a router that closes once it has the data has been
+// answered, whatever becomes of the rest.
+func TestRouterThatHasEnough(t *testing.T) {
+	s, _ := serving(t)
+	r := newRank(t, 1, 300)
+	for range 100 {
+		r.step()
+	}
+	t.Cleanup(s.add(testPath, r))
+	ours, theirs := net.Pipe() // unbuffered: what is not read is not written
+	go func() {
+		defer theirs.Close()
+		for range 3 { // handshake, prologue, data
+			var head [partHead]byte
+			if _, err := io.ReadFull(theirs, head[:]); err != nil {
+				t.Error(err)
+			}
+			n := binary.BigEndian.Uint64(head[:]) + binary.BigEndian.Uint64(head[8:])
+			if _, err := io.CopyN(io.Discard, theirs, int64(n)); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	defer ours.Close()
+	what, err := s.respond(t.Context(), ours, &request{Path: testPath, WorkerID: 1 << 60, Rank: 2, Home: home{Address: "a", Subject: "s"}})
+	if err != nil || !strings.HasSuffix(what, "blocks") {
+		t.Errorf("%q, %v", what, err)
+	}
+	// One that closes within the data has not.
+	ours, theirs = net.Pipe()
+	go func() {
+		defer theirs.Close()
+		if _, err := io.CopyN(io.Discard, theirs, 200); err != nil {
+			t.Error(err)
+		}
+	}()
+	defer ours.Close()
+	if what, err := s.respond(t.Context(), ours, &request{Path: testPath, WorkerID: 1 << 60, Rank: 2, Home: home{Address: "a", Subject: "s"}}); err == nil {
+		t.Errorf("answered %q", what)
+	}
 }

@@ -50,6 +50,7 @@ type owned struct {
 	stream atomic.Pointer[Stream] // also read when bytes are released; nil: nobody's
 	holder atomic.Pointer[held]   // who answers for the rank; nil: nobody yet
 	resume atomic.Bool            // Outbox.Resume must be called before anything is appended
+	taken  atomic.Bool            // the rank's own source has it now, with another outbox
 }
 
 // claim gives s the outbox of rank, opening it on the first claim. Only a
@@ -58,6 +59,14 @@ func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.owners[rank]
+	if o != nil && rank == s.src.Rank && o.squatted(s) {
+		// A source that merely named the rank, first, must not keep its own out.
+		// What it still appends goes nowhere; a new outbox begins with `cleared`.
+		o.taken.Store(true)
+		o.outbox.Close()
+		r.o.Log.Warn("a data-parallel rank is taken from a source that named it: it has a source of its own", "rank", rank, "from", o.source.Name(), "source", s.src.Name())
+		o = nil
+	}
 	if o == nil {
 		o = &owned{}
 		resume := s.starting && r.o.Publisher.Resumes()
@@ -82,6 +91,12 @@ func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 	o.source = s.src
 	o.stream.Store(s)
 	return o, nil
+}
+
+// squatted says whether another stream has o, whose source's own rank is another.
+func (o *owned) squatted(s *Stream) bool {
+	owner := o.stream.Load()
+	return owner != nil && owner != s && owner.src.Rank != s.src.Rank
 }
 
 // again has the rank's stream begin as at start: the sink's subject has an

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"slices"
+
 	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -58,6 +60,7 @@ func (o *owned) Walk(from, to uint64, out *convert.Output) (next, lastID uint64)
 
 // tellChanges has heartbeats go out where a rank's state has changed. s.mu is held.
 func (s *Stream) tellChanges() {
+	s.ranks = slices.DeleteFunc(s.ranks, func(rs *rankState) bool { return rs.owned.taken.Load() })
 	c := s.cursor.State()
 	state, _ := s.state(&c)
 	for _, rs := range s.ranks {

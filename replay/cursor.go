@@ -38,9 +38,10 @@ type Cursor struct {
 	anchor seen    // the newest applied batch; every request starts at it once begun
 	ts     float64 // newest wall clock applied, when hasTS
 	hasTS  bool
-	ring   ring // the newest applied batches, the anchor included
-	held   held // batches that wait for the numbers before them
-	hint   hint // highest seq that is known to exist and was not kept
+	ring   ring      // the newest applied batches, the anchor included
+	ringAt time.Time // when the first batch came into the empty ring
+	held   held      // batches that wait for the numbers before them
+	hint   hint      // highest seq that is known to exist and was not kept
 
 	// The live connection.
 	live    bool

@@ -194,7 +194,7 @@ func (k *checker) holds() {
 
 func (k *checker) heldInOrder() {
 	for _, l := range []*batchList{&k.c.held.live, &k.c.held.replayed} {
-		list := l.list[l.head:]
+		list := slices.Concat(l.chunks...)
 		if !slices.IsSortedFunc(list, func(a, b heldBatch) int { return int(int64(a.seq/2) - int64(b.seq/2)) }) {
 			k.fail("held out of order")
 		}

@@ -115,7 +115,7 @@ func TestSilence(t *testing.T) {
 func TestIdentity(t *testing.T) {
 	nothing := running(t, Config{Ring: 3}, 5).do("L5").ignore() // the ring is 3 4 5
 	ask := func(t *testing.T) *table {
-		x := running(t, Config{Ring: 3}, 6).do("down up sent").ignore()
+		x := running(t, Config{Ring: 3}, 6).do("+1s down up sent").ignore()
 		return x.do("end").want("ask 3")
 	}
 	if s := nothing.c.State(); s.Next != 6 {
@@ -157,6 +157,11 @@ func TestIdentity(t *testing.T) {
 	})
 	t.Run("only below, cut short", func(t *testing.T) {
 		ask(t).do("same end same R0 +1s").want("ask 0", "close", "epoch 1 restart", "reopen")
+	})
+	t.Run("only below a ring that has just begun", func(t *testing.T) { // what is in it may not be appended yet
+		x := running(t, Config{Attempts: 2, NoReplay: false}, 3).do("L9 same +1s +200ms sent +1s").ignore()
+		x.do("L11 sent end same end same R0 R1 R2 end").want("ask 9 fresh", "ask 9", "ask 0")
+		x.do("+200ms same end same end +1s same R0 R1 R2 end").want("ask 9", "ask 9", "ask 0", "epoch 2 restart", "close", "reopen")
 	})
 	t.Run("nothing at all, replayed before", func(t *testing.T) {
 		x := newTable(t, Config{}).do("up sent R0 R1 end down up sent end").ignore()
@@ -238,7 +243,7 @@ func TestRefused(t *testing.T) {
 	// trying goes on.
 	x := running(t, Config{}, 3).do("L4").want("ask 2")
 	begin, tries := x.now, 0
-	for x.c.State().Lost == 0 {
+	for x.c.State().Lost == 0 && tries < 50 {
 		x.do("+5s refused")
 		tries++
 	}

@@ -1,9 +1,12 @@
 package replay
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
-// heldCost is what a held batch costs beside its payload: its entry, in a list
-// that doubles, and the allocation's rounding.
+// heldCost is what a held batch costs beside its payload: its entry, in a chunk
+// that may be half empty, and the allocation's rounding.
 const heldCost = 96
 
 // heldBatch is a copy of a batch that waits for the numbers before it.
@@ -50,19 +53,20 @@ func (h *held) max() (uint64, bool) {
 }
 
 func (h *held) get(seq uint64) (b heldBatch, replayed, ok bool) {
-	if i, ok := h.live.find(seq); ok {
-		return h.live.list[i], false, true
+	if at, ok := h.live.find(seq); ok {
+		return *h.live.at(at), false, true
 	}
-	if i, ok := h.replayed.find(seq); ok {
-		return h.replayed.list[i], true, true
+	if at, ok := h.replayed.find(seq); ok {
+		return *h.replayed.at(at), true, true
 	}
 	return heldBatch{}, false, false
 }
 
 // liveBetween says whether a live batch with lo < seq < hi is held.
 func (h *held) liveBetween(lo, hi uint64) bool {
-	i, _ := h.live.find(lo + 1) // lo < hi, so it does not overflow
-	return i < len(h.live.list) && h.live.list[i].seq < hi
+	at, _ := h.live.find(lo + 1) // lo < hi, so it does not overflow
+	b := h.live.at(at)
+	return b != nil && b.seq < hi
 }
 
 // put copies a batch whose number is not held, or reports that the budget has
@@ -85,24 +89,24 @@ func (h *held) put(seq, sum uint64, payload []byte, replayed bool) bool {
 // take removes a batch and gives its bytes back.
 func (h *held) take(seq uint64) (b heldBatch, replayed, ok bool) {
 	list := &h.live
-	i, ok := list.find(seq)
+	at, ok := list.find(seq)
 	if !ok {
 		list = &h.replayed
-		if i, ok = list.find(seq); !ok {
+		if at, ok = list.find(seq); !ok {
 			return heldBatch{}, false, false
 		}
 	}
-	b = list.list[i]
-	list.remove(i)
+	b = *list.at(at)
+	list.remove(at)
 	h.give(b)
 	return b, list == &h.replayed, true
 }
 
 // toLive moves a replayed batch to the live ones: now both brought it.
 func (h *held) toLive(seq uint64) {
-	if i, ok := h.replayed.find(seq); ok {
-		b := h.replayed.list[i]
-		h.replayed.remove(i)
+	if at, ok := h.replayed.find(seq); ok {
+		b := *h.replayed.at(at)
+		h.replayed.remove(at)
 		h.live.put(b)
 	}
 }
@@ -112,7 +116,7 @@ func (h *held) dropBelow(seq uint64) (n uint64) {
 	for _, l := range []*batchList{&h.live, &h.replayed} {
 		for l.len() > 0 && l.first().seq < seq {
 			h.give(l.first())
-			l.remove(l.head)
+			l.remove(place{})
 			n++
 		}
 	}
@@ -127,8 +131,10 @@ func (h *held) clear() uint64 { return h.drop(&h.live) + h.drop(&h.replayed) }
 
 func (h *held) drop(l *batchList) uint64 {
 	n := l.len()
-	for _, b := range l.list[l.head:] {
-		h.give(b)
+	for _, c := range l.chunks {
+		for _, b := range c {
+			h.give(b)
+		}
 	}
 	*l = batchList{}
 	return uint64(n)
@@ -140,46 +146,77 @@ func (h *held) give(b heldBatch) {
 	h.budget.Give(cost)
 }
 
-// batchList is in ascending order of seq. Batches come nearly in order and
-// leave from the front, so both are cheap; anything else moves memory.
+// batchList is in ascending order of seq, in chunks: whatever order batches come
+// in – a hostile engine counts down – each one moves no more than a chunk.
 type batchList struct {
-	list []heldBatch
-	head int // list[:head] has left
+	chunks [][]heldBatch // none is empty
+	n      int
 }
 
-func (l *batchList) len() int         { return len(l.list) - l.head }
-func (l *batchList) first() heldBatch { return l.list[l.head] }
-func (l *batchList) last() heldBatch  { return l.list[len(l.list)-1] }
+// chunkSize is when a chunk is cut in two.
+const chunkSize = 512
 
-// find returns where seq is, or belongs.
-func (l *batchList) find(seq uint64) (int, bool) {
-	i := l.head + sort.Search(l.len(), func(i int) bool { return l.list[l.head+i].seq >= seq })
-	return i, i < len(l.list) && l.list[i].seq == seq
+// place is where in a batchList a batch is.
+type place struct{ chunk, i int }
+
+func (l *batchList) len() int         { return l.n }
+func (l *batchList) first() heldBatch { return l.chunks[0][0] }
+func (l *batchList) last() heldBatch {
+	c := l.chunks[len(l.chunks)-1]
+	return c[len(c)-1]
+}
+
+// at is the batch at a place; nil behind the last.
+func (l *batchList) at(p place) *heldBatch {
+	if p.chunk == len(l.chunks) {
+		return nil
+	}
+	return &l.chunks[p.chunk][p.i]
+}
+
+// find returns where seq is, or what would follow it.
+func (l *batchList) find(seq uint64) (place, bool) {
+	k := sort.Search(len(l.chunks), func(k int) bool { c := l.chunks[k]; return c[len(c)-1].seq >= seq })
+	if k == len(l.chunks) {
+		return place{k, 0}, false
+	}
+	c := l.chunks[k]
+	i := sort.Search(len(c), func(i int) bool { return c[i].seq >= seq })
+	return place{k, i}, c[i].seq == seq
 }
 
 func (l *batchList) put(b heldBatch) {
-	if l.head > 0 && len(l.list) == cap(l.list) { // the place of what has left, before more memory
-		n := copy(l.list, l.list[l.head:])
-		clear(l.list[n:])
-		l.list, l.head = l.list[:n], 0
+	at, _ := l.find(b.seq)
+	l.n++
+	if at.chunk == len(l.chunks) { // behind the last
+		if at.chunk == 0 || len(l.chunks[at.chunk-1]) >= chunkSize {
+			l.chunks = append(l.chunks, []heldBatch{b})
+			return
+		}
+		at = place{at.chunk - 1, len(l.chunks[at.chunk-1])}
 	}
-	i, _ := l.find(b.seq)
-	l.list = append(l.list, heldBatch{})
-	copy(l.list[i+1:], l.list[i:])
-	l.list[i] = b
+	c := slices.Insert(l.chunks[at.chunk], at.i, b)
+	l.chunks[at.chunk] = c
+	if len(c) > chunkSize {
+		// Both halves anew, without the room that the whole had to grow.
+		l.chunks[at.chunk] = slices.Clone(c[:chunkSize/2])
+		l.chunks = slices.Insert(l.chunks, at.chunk+1, slices.Clone(c[chunkSize/2:]))
+	}
 }
 
-func (l *batchList) remove(i int) {
+func (l *batchList) remove(at place) {
+	l.n--
+	c := l.chunks[at.chunk]
 	switch {
-	case i == l.head:
-		l.list[i] = heldBatch{}
-		l.head++
+	case len(c) == 1:
+		l.chunks = slices.Delete(l.chunks, at.chunk, at.chunk+1)
+	case at.i == 0: // the usual case: batches leave from the front
+		c[0] = heldBatch{}
+		l.chunks[at.chunk] = c[1:]
 	default:
-		copy(l.list[i:], l.list[i+1:])
-		l.list[len(l.list)-1] = heldBatch{}
-		l.list = l.list[:len(l.list)-1]
+		l.chunks[at.chunk] = slices.Delete(c, at.i, at.i+1)
 	}
-	if l.head == len(l.list) {
+	if l.n == 0 {
 		*l = batchList{}
 	}
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -183,5 +184,55 @@ func BenchmarkHeld(b *testing.B) {
 	}
 	if got := c.State(); got.Held != 0 || got.Next < uint64(b.N) {
 		b.Fatalf("%+v", got)
+	}
+}
+
+// Batches that wait come in any order, also in the worst one, and their list
+// stays in order at no more than a chunk's cost for each.
+func TestBatchListInAnyOrder(t *testing.T) {
+	const n = 20_000
+	r := rand.New(rand.NewPCG(1, 2))
+	for name, seq := range map[string]func(i int) uint64{
+		"rising":    func(i int) uint64 { return uint64(i) },
+		"falling":   func(i int) uint64 { return uint64(n - i) },
+		"scattered": func(i int) uint64 { return uint64(i) * 0x9e3779b97f4a7c15 },
+		"both ends": func(i int) uint64 { return 1<<40 + uint64(i)*uint64(i%2*2-1) },
+	} {
+		var l batchList
+		want := map[uint64]bool{}
+		for i := range n {
+			s := seq(i)
+			if _, ok := l.find(s); ok {
+				t.Fatalf("%s: %d is there before it came", name, s)
+			}
+			l.put(heldBatch{seq: s, sum: s + 1})
+			want[s] = true
+			if r.IntN(3) == 0 { // from the front, the back or the middle, as the cursor does
+				gone := []uint64{l.first().seq, l.last().seq, s}[r.IntN(3)]
+				at, ok := l.find(gone)
+				if !ok || l.at(at).sum != gone+1 {
+					t.Fatalf("%s: %d is lost", name, gone)
+				}
+				l.remove(at)
+				delete(want, gone)
+			}
+		}
+		for _, c := range l.chunks {
+			if len(c) == 0 || len(c) > chunkSize {
+				t.Fatalf("%s: a chunk of %d", name, len(c))
+			}
+		}
+		if l.len() != len(want) {
+			t.Fatalf("%s: %d batches, want %d", name, l.len(), len(want))
+		}
+		for _, s := range slices.Sorted(maps.Keys(want)) {
+			if l.first().seq != s {
+				t.Fatalf("%s: first is %d, want %d", name, l.first().seq, s)
+			}
+			l.remove(place{})
+		}
+		if l.len() != 0 || l.chunks != nil {
+			t.Fatalf("%s: %d are left", name, l.len())
+		}
 	}
 }

@@ -77,10 +77,11 @@ func (c *Cursor) probed(r *round, seq, sum uint64) {
 	c.count.Discarded++
 }
 
-// onlyBelow says whether a probe from 0 showed an engine that has not come as far
-// as the ring.
+// onlyBelow says whether a probe from 0 showed an engine that has not come as
+// far as the ring. Of a ring that has only just begun it says nothing: an engine
+// may publish before it appends.
 func (c *Cursor) onlyBelow(r *round) bool {
-	return r.kind == probeZero && r.below && !r.same && !r.late
+	return r.kind == probeZero && r.below && !r.same && !r.late && c.now.Sub(c.ringAt) >= c.cfg.Idle
 }
 
 // probeEnded: there was nothing from the anchor on, and this is what there is below.

@@ -52,6 +52,9 @@ func (c *Cursor) apply(seq, sum uint64, payload []byte, replayed bool) {
 	c.begun = true
 	c.anchor = seen{seq, sum}
 	c.next = seq + 1
+	if c.ring.empty() {
+		c.ringAt = c.now
+	}
 	c.ring.add(c.anchor)
 	if ts, ok := c.cfg.TS(payload); ok {
 		c.ts, c.hasTS = ts, true

@@ -56,4 +56,6 @@ func (r *ring) lowest() uint64 {
 	return r.at(0).seq
 }
 
+func (r *ring) empty() bool { return len(r.list) == 0 }
+
 func (r *ring) clear() { r.list, r.head = r.list[:0], 0 }

@@ -353,8 +353,12 @@ func (st *stream) recoverable() bool {
 
 func (st *stream) Lost(from, to uint64, policy Policy) {
 	st.s.logf("LOST %d to %d policy %d", from, to, policy)
-	gone := st.c.State().Gone > st.count.Gone
-	if !st.p.noReplay && (gone || from == to) && st.recoverable() {
+	x := st.c.State()
+	gone := x.Gone > st.count.Gone
+	// Exhausted attempts on an unproven connection are a loss by rule, as long as
+	// the ROUTER did stall that often.
+	exhausted := !x.Proven && st.p.stall > 0
+	if !st.p.noReplay && (gone || from == to && !exhausted) && st.recoverable() {
 		st.violate("NEEDLESS_LOSS", "gone %v", gone)
 	}
 	switch policy {

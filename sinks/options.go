@@ -108,7 +108,8 @@ type Options struct {
 	Stream       string
 	CreateStream bool
 
-	// Version is told by the recovery service (semantic version); "": 0.0.0.
+	// Version is told by the recovery service; what is no semantic version
+	// becomes 0.0.0.
 	Version string
 	// Listen is how long a rank's heartbeats are listened to before its first
 	// event, so that no two relays have one rank. 0: 1.5 s.
@@ -162,9 +163,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
-	}
-	if o.Version == "" {
-		o.Version = "0.0.0"
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -1,6 +1,9 @@
 // Package sinks brings router events to NATS in order: it numbers them, packs
 // them into envelopes, publishes, and keeps each one until the server has
-// confirmed it.
+// confirmed it. To NATS core, or into a JetStream stream, which a later process
+// resumes ([Outbox.Resume]). Of ranks with a [RankSource] it sends heartbeats,
+// sees to it that no other relay has them, and gives consumers back what they
+// missed: a micro service named kvrelay.
 //
 // There is one [Outbox] per data-parallel rank of a worker, and one goroutine,
 // [Publisher.Run], that publishes for all. Appending to an outbox never waits

@@ -17,6 +17,9 @@ import (
 // serviceName is the recovery service as `nats micro ls` shows it.
 const serviceName = "kvrelay"
 
+// noVersion stands where Options.Version is no semantic version.
+const noVersion = "0.0.0"
+
 const (
 	// maxAnswers bounds the recovery requests answered at once in the process,
 	// and with them the answers in memory, each of max_payload at most. Further
@@ -247,12 +250,17 @@ func (s *service) add(o *Outbox) (micro.Service, error) {
 		"publisher_id": strconv.FormatUint(o.PublisherID(), 10),
 		"profile":      s.p.o.Profile.String(),
 	}
-	svc, err := micro.AddService(s.nc, micro.Config{
+	cfg := micro.Config{
 		Name:        serviceName,
 		Version:     s.p.o.Version,
 		Description: "KV-cache router events that a consumer missed, and snapshots of what is published",
 		Metadata:    meta,
-	})
+	}
+	svc, err := micro.AddService(s.nc, cfg)
+	if errors.Is(err, micro.ErrConfigValidation) { // of a build without a version
+		cfg.Version = noVersion
+		svc, err = micro.AddService(s.nc, cfg)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/kvrelay/kvrelay/config"
@@ -40,9 +42,19 @@ func sinkOptions(c *config.Config, servers []string, log *slog.Logger) (sinks.Op
 		Namespace: c.Namespace, Component: c.Component, Endpoint: c.EndpointName,
 		Subject: c.Subject,
 		Stream:  c.Stream, CreateStream: c.StreamCreate,
+		Version:      serviceVersion(),
 		RecentEvents: c.RecentEvents, RecentBytes: int(c.RecentBytes),
 		Logger: log,
 	}, nil
+}
+
+// serviceVersion is the build's version as micro services want it; "" where it has none.
+func serviceVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return strings.TrimPrefix(info.Main.Version, "v")
 }
 
 // relayOptions are the settings of everything between discovery and the sink.

@@ -49,6 +49,11 @@ func startBrowser(t *testing.T) *browser {
 	if name == "" {
 		t.Fatal("no Chromium to look at the page with: on Debian, apt-get install chromium (.ci/run does)")
 	}
+	profile, err := os.MkdirTemp("", "browser")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(profile) }) // helpers of a browser that has ended may still write there
 	ours, theirs, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +65,7 @@ func startBrowser(t *testing.T) *browser {
 	b := &browser{t: t, in: ours2, waiting: map[int]chan reply{}, gone: make(chan struct{})}
 	b.cmd = exec.Command(name, "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-		"--hide-scrollbars", "--user-data-dir="+t.TempDir(), "about:blank")
+		"--hide-scrollbars", "--user-data-dir="+profile, "about:blank")
 	b.cmd.ExtraFiles = []*os.File{theirs2, theirs}
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)

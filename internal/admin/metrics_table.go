@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/relay"
 )
 
@@ -13,26 +12,6 @@ var states = []string{relay.StateLive, relay.StateReplaying, relay.StateSuspect,
 // buildInfo has its values from the binary.
 var buildInfo = Metric{Name: "kvrelay_build_info", Type: gauge, Help: "What was built, from what. Always 1.",
 	Labels: []Label{{Name: "version"}, {Name: "commit"}, {Name: "goversion"}}}
-
-// reasons are the drop reasons that a rank can give. too_large is given by the
-// sink, which counts it for the whole process.
-func reasons() []convert.Reason {
-	var list []convert.Reason
-	for r := range convert.NumReasons {
-		if r != convert.ReasonTooLarge {
-			list = append(list, r)
-		}
-	}
-	return list
-}
-
-func reasonNames() []string {
-	var list []string
-	for _, r := range reasons() {
-		list = append(list, r.String())
-	}
-	return list
-}
 
 func number(b bool) float64 {
 	if b {

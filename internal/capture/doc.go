@@ -21,9 +21,9 @@ import (
 // Limits bounds what a Reader accepts and a Writer produces. A zero field
 // takes its default.
 type Limits struct {
-	// Line is the longest line in bytes, default 160 MiB: a message of the
-	// largest frame the relay accepts (64 MiB) is 128 MiB of hex. A longer line
-	// ends the reading with ErrTooLarge.
+	// Line is the longest line in bytes, default 32 MiB: a message of 16 MiB in
+	// hex, ten times the largest that engines send. Reading it takes five times as
+	// much. A longer line ends the reading with ErrTooLarge.
 	Line int
 	// File is the most bytes read from a file, after decompression, default
 	// 8 GiB. More than that ends the reading with ErrTooLarge: a gzip bomb is
@@ -36,7 +36,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	if l.Line <= 0 {
-		l.Line = 160 << 20
+		l.Line = 32 << 20
 	}
 	if l.File <= 0 {
 		l.File = 8 << 30
