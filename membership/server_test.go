@@ -257,3 +257,28 @@ func TestRouterThatHasEnough(t *testing.T) {
 		t.Errorf("answered %q", what)
 	}
 }
+
+// TestTooManyConnections: one more is closed at once, and let in when another has gone.
+func TestTooManyConnections(t *testing.T) {
+	s, target := serving(t)
+	r := newRank(t, 1, 10)
+	t.Cleanup(s.add(testPath, r))
+	var idle []net.Conn
+	s.mu.Lock()
+	for range maxConns {
+		c, _ := net.Pipe()
+		s.conns[c] = struct{}{}
+		idle = append(idle, c)
+	}
+	s.mu.Unlock()
+	a := newAsker(t, target)
+	if _, err := a.c.Read(make([]byte, 1)); err == nil {
+		t.Error("one more was let in")
+	}
+	s.leave(idle[0])
+	a = newAsker(t, target)
+	if !a.send(testPath, query{Worker: 1 << 60, Rank: 2}) {
+		t.Error("not let in again")
+	}
+	a.answer()
+}
