@@ -56,7 +56,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	if !taken {
-		return start(o, want)
+		s, err := start(o, want)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+		// Another process took it in between: as if it had been taken.
 	}
 	if o.Port != 0 {
 		return nil, fmt.Errorf("port %d on %s is taken: choose another, or set KVRELAY_NATS_URL to the server that has it", want, o.Host)
@@ -88,13 +92,16 @@ func start(o Options, port int) (*Server, error) {
 	}
 	s.SetLoggerV2(&logger{log, fatal}, false, false, false)
 	s.Start() // returns when it listens, or has called Fatalf
-	if s.ReadyForConnections(readyTimeout) {
-		return &Server{s: s}, nil
-	}
 	select {
 	case text := <-fatal:
 		err = fmt.Errorf("starting the embedded NATS server: %s", text)
+		if strings.Contains(text, syscall.EADDRINUSE.Error()) {
+			err = fmt.Errorf("%w: %w", err, syscall.EADDRINUSE)
+		}
 	default:
+		if s.ReadyForConnections(readyTimeout) {
+			return &Server{s: s}, nil
+		}
 		err = fmt.Errorf("the embedded NATS server was not ready within %v", readyTimeout)
 	}
 	s.Shutdown()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -105,5 +106,34 @@ func TestFatalIsAnError(t *testing.T) {
 	l.Noticef("n")
 	if out := b.String(); !strings.Contains(out, "w1") || !strings.Contains(out, "e2") || strings.Contains(out, "msg=n") {
 		t.Errorf("%q", out)
+	}
+}
+
+// Several that start at the same moment see the default port free together;
+// those that come too late move.
+func TestStartedAtOnce(t *testing.T) {
+	var wg sync.WaitGroup
+	servers := make([]*Server, 8)
+	for i := range servers {
+		wg.Go(func() {
+			s, err := Start(t.Context(), Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			servers[i] = s
+		})
+	}
+	wg.Wait()
+	seen := map[string]bool{}
+	for _, s := range servers {
+		if s == nil {
+			continue
+		}
+		if seen[s.URL()] {
+			t.Errorf("%s twice", s.URL())
+		}
+		seen[s.URL()] = true
+		s.Close()
 	}
 }
