@@ -192,26 +192,26 @@ func TestHostileFiles(t *testing.T) {
 		return path
 	}
 	meta := `{"engine":"vllm","version":"0.33.0","dp_rank":0,"topic":""}` + "\n"
+	// A gzip of several members, each of a mebibyte.
 	bomb := func(begin, again string, mib int) []byte {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		_, _ = z.Write([]byte(begin)) // a bytes.Buffer takes everything
-		chunk := []byte(strings.Repeat(again, 1<<20/len(again)))
-		for range mib {
-			_, _ = z.Write(chunk)
+		member := func(text string) []byte {
+			var b bytes.Buffer
+			z := gzip.NewWriter(&b)
+			_, _ = z.Write([]byte(text)) // a bytes.Buffer takes everything
+			_ = z.Close()
+			return b.Bytes()
 		}
-		_ = z.Close()
-		return b.Bytes()
+		return append(member(begin), bytes.Repeat(member(strings.Repeat(again, 1<<20)), mib)...)
 	}
 	for _, row := range []struct {
 		name string
 		data []byte
 	}{
-		{"a line without end", bomb(meta+`{"frames":["`, "0", 40)},
-		{"a first line without end", bomb(`{"engine":"`, "x", 40)},
+		{"a line without end", bomb(meta+`{"frames":["`, "0", 300)},
+		{"a first line without end", bomb(`{"engine":"`, "x", 300)},
 		{"blank lines without end", bomb(meta, "\n", 1)},
-		{"brackets without end", bomb(meta, "[", 40)},
-		{"a gzip in half", bomb(meta, "\n", 1)[:200]},
+		{"brackets without end", bomb(meta, "[", 300)},
+		{"a gzip in half", bomb(meta, "\n", 1)[:80]},
 		{"a million frames", []byte(meta + `{"frames":["` + strings.Repeat(`00","`, 1<<20) + `00"]}`)},
 		{"numbers instead of frames", fmt.Appendf(nil, "%s{\"frames\":[%d]}\n", meta, uint64(plantedToken))},
 		{"no hex", []byte(meta + `{"frames":["","` + plantedText + `"]}` + "\n")},

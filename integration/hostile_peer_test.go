@@ -22,7 +22,6 @@ type front struct {
 	came   atomic.Int64 // connections to somebody hostile
 
 	mu     sync.Mutex
-	target string         // engine, or another that divert named
 	attack func(*villain) // nil: the engine
 	conns  map[net.Conn]struct{}
 	closed bool

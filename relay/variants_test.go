@@ -99,6 +99,29 @@ func TestBatchesWithoutSeq(t *testing.T) {
 	}
 }
 
+// One message without a number among others that have one is nothing that an
+// engine sends: it is left out, and numbers go on to be looked at.
+func TestStrayBatchWithoutSeq(t *testing.T) {
+	b := start(t, setup{later: true})
+	p := newPub(t)
+	b.update(source(p.bind(), nil))
+	n := uint64(0)
+	numbered := func() {
+		p.send(nil, seq(n), stored(n+1))
+		n++
+	}
+	b.until("blocks", numbered, func() bool { return len(b.held(0)) >= 3 })
+	p.send(stored(1 << 20))
+	had := len(b.held(0))
+	b.until("further blocks", numbered, func() bool { return b.source(0).RefusedFrames == 1 && len(b.held(0)) > had })
+	if b.held(0)[1<<20] || b.logged("without sequence numbers") {
+		t.Error("a stray message was taken for an engine that sends no numbers")
+	}
+	if s := b.source(0); s.Connects != 1 || s.Cursor.Restarts != 0 || s.Cursor.Losses != 0 {
+		t.Errorf("cursor: %+v", s.Cursor)
+	}
+}
+
 func TestTopics(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exact=%v", exact), func(t *testing.T) {

@@ -205,7 +205,7 @@ func TestStall(t *testing.T) {
 	}
 	x.do("+1s").want("close", "lost 3-4 clear", "epoch 1 goingon", "apply 4 4 live")
 	// Progress begins the count anew. A connection that ends is a stall at once.
-	x = running(t, Config{Attempts: 2}, 3).do("L9 same dropped +5s sent R2 R3 dropped sent dropped +5s").want("ask 2", "close", "ask 2 fresh",
+	running(t, Config{Attempts: 2}, 3).do("L9 same dropped +5s sent R2 R3 dropped sent dropped +5s").want("ask 2", "close", "ask 2 fresh",
 		"apply 3 3 replayed", "close", "ask 3 fresh", "close", "ask 3 fresh")
 	// Exhausted without anything missing changes nothing.
 	running(t, Config{Attempts: 1}, 3).do("+2s same +1s +4s").want("ask 2", "close", "ask 2 fresh")
@@ -224,7 +224,7 @@ func TestNoMarkers(t *testing.T) {
 	x.do("L2 +1s sent R2 +1s +1s").want("apply 2 2 live", "ask 2 fresh", "close", "ask 2 fresh")
 	// Its restart shows where a live batch is not what was applied; replay, which
 	// is silent, cannot tell.
-	x = running(t, Config{Attempts: 1}, 5).do("down up sent L0:other +1s").want("close", "ask 4 fresh", "close", "epoch 1 restart", "reopen")
+	running(t, Config{Attempts: 1}, 5).do("down up sent L0:other +1s").want("close", "ask 4 fresh", "close", "epoch 1 restart", "reopen")
 	running(t, Config{Attempts: 1}, 5).do("down up sent L4 +1s").want("close", "ask 4 fresh", "close")
 	// A hint ends with the attempts.
 	running(t, Config{Attempts: 1}, 5).do("D9 credit sent R4 +1s").want("ask 4", "close")
@@ -355,7 +355,7 @@ func TestHold(t *testing.T) {
 	x.c.Stop()
 	b.Give(2 * (heldCost + 1))
 	// A batch larger than the bound is never held.
-	x = running(t, Config{Hold: NewBudget(heldCost)}, 3).do("L4 same R2 R3 R4 end").want("ask 2", "apply 3 3 replayed", "apply 4 4 replayed")
+	running(t, Config{Hold: NewBudget(heldCost)}, 3).do("L4 same R2 R3 R4 end").want("ask 2", "apply 3 3 replayed", "apply 4 4 replayed")
 	// Stop gives back.
 	x = running(t, Config{Hold: b}, 3).do("L4 L5")
 	x.c.Stop()

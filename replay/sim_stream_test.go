@@ -40,7 +40,6 @@ type stream struct {
 	floating   bool // the epoch began behind a loss: its first batch is its base
 	requests   []int64
 	lastChange int64
-	conflicts  int
 	readies    int
 	count      Counters // of the last look
 	viol       map[string]int
