@@ -22,12 +22,12 @@ type payloadRow struct {
 // TestHostilePayloads replaces the engine by such ones, row after row.
 func TestHostilePayloads(t *testing.T) {
 	rows := payloadRows()
-	for i := range 2 {
+	for i := range 4 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			w := newHostileWorld(t, hostileOptions{})
 			w.settled("at the start")
-			for j := i; j < len(rows); j += 2 {
+			for j := i; j < len(rows); j += 4 {
 				w.digest(rows[j])
 			}
 			w.discreet()

@@ -14,7 +14,7 @@ import (
 
 // maxRanks bounds the data-parallel ranks that one source may name. Batches of
 // further ranks are counted and dropped: no engine has one publisher for so many.
-const maxRanks = 64
+const maxRanks = 16
 
 // Blocks of a returned engine are published again in chunks, each with credit
 // of its own, so that the lock is not held for long and memory stays bounded.
