@@ -2,6 +2,7 @@ package relay
 
 import (
 	"github.com/kvrelay/kvrelay/replay"
+	"github.com/kvrelay/kvrelay/sinks"
 )
 
 // host is the Stream as the Cursor sees it: it carries out what was decided.
@@ -84,7 +85,13 @@ func (h *host) Away() {
 	for _, rs := range s.ranks {
 		s.clear(rs, false)
 		rs.conv.Away()
-		if rs.rebuild = nil; !s.cursor.State().Begun {
+		if rs.rebuild != nil {
+			// The ledger has not come as far as the place.
+			rs.rebuild, rs.last = nil, sinks.Place{Kind: sinks.PlaceUnknown}
+		}
+		if c := s.cursor.State(); c.Begun {
+			rs.base = min(rs.base, c.Next) // conversion goes on below a base that was not reached
+		} else {
 			rs.base = 0 // whatever comes is converted from its beginning
 		}
 	}

@@ -113,7 +113,7 @@ func (s *Stream) liveUp(conn *zmtp.Conn) (gen int) {
 			// An engine that is still the same has this one: a replay that is
 			// cut short before it is asked for again.
 			s.cursor.Discard(now, t.Pos.Seq)
-			s.cursor.Credit(now, true)
+			s.cursor.Credit(now, s.credited)
 		}
 	}
 	return s.liveGen

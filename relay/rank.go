@@ -86,6 +86,11 @@ func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 			rank, o.source.Name(), s.src.Name())
 	}
 	if o.resume.Load() && !s.starting {
+		if rank == s.src.Rank { // refused at its start; who had it has left without resuming
+			s.over = true
+			s.endSession()
+			return nil, fmt.Errorf("rank %d has to be resumed first: %s begins again", rank, s.src.Name())
+		}
 		return nil, fmt.Errorf("rank %d is named by %s before its own source has started", rank, s.src.Name())
 	}
 	o.source = s.src
@@ -261,7 +266,9 @@ func (s *Stream) republishChunk() {
 		more := rs.conv.Republish(&s.out, republishBlocks)
 		if len(s.out.Events) > 0 {
 			at := rs.last
-			if at.Kind = sinks.PlaceRepublished; rs.conv.Stats().Kept > 0 {
+			if at.Kind == sinks.PlaceAt && rs.conv.Stats().Kept == 0 {
+				at.Kind = sinks.PlaceRepublished
+			} else {
 				at.Kind = sinks.PlaceUnknown
 			}
 			s.append(rs, at)

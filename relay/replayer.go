@@ -62,6 +62,9 @@ func (s *Stream) ask(actx, ctx context.Context, req replay.Request, readers chan
 		select { // the old connection's reader ends at its Close
 		case readers <- struct{}{}:
 		case <-ctx.Done():
+			s.mu.Lock()
+			s.freeSlot() // the session's end may have been before it was taken
+			s.mu.Unlock()
 			return
 		}
 		var err error

@@ -99,11 +99,11 @@ func (s *Stream) anew() {
 	s.republish, s.seqless = false, seqless{}
 	s.story.isReady = false
 	for _, rs := range s.ranks {
-		rs.conv.Restart()
 		rs.rebuild, rs.base = nil, 0
 		if !rs.owned.resume.Load() {
 			s.clear(rs, true)
 		}
+		rs.conv.Restart()
 	}
 }
 

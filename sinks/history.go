@@ -48,6 +48,7 @@ func (o *Outbox) Since(from uint64, f func(id uint64, e *convert.RouterEvent)) (
 			o.mu.Unlock()
 			return from - 1, false
 		}
+		end = min(end, newest) // what was there may have been dropped
 		for id, blocks := from, 0; id <= end && blocks < chunkBlocks; id++ {
 			si, i := o.log.find(id)
 			s := o.log.segs[si]

@@ -126,7 +126,7 @@ func (w *watch) own(ctx context.Context) (owned bool, err error) {
 		if n := w.s.nc.Stats().Reconnects; !w.s.nc.IsConnected() || n != links {
 			links, since = n, time.Time{} // what was said meanwhile is unknown
 		}
-		if since.IsZero() && w.s.nc.IsConnected() && w.s.nc.FlushTimeout(flushTimeout) == nil {
+		if since.IsZero() && w.s.nc.IsConnected() && w.s.flush(ctx) == nil {
 			since = time.Now()
 		}
 		var there *heartbeat

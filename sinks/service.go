@@ -59,9 +59,11 @@ func (p *Publisher) serve(ctx context.Context) error {
 		return nil // ctx has ended
 	}
 	dialling()
+	var late *time.Timer // ends what still writes
 	defer func() {
 		s.nc.Close()
 		<-dead
+		late.Stop()
 	}()
 	tctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -80,6 +82,8 @@ func (p *Publisher) serve(ctx context.Context) error {
 		case <-tctx.Done():
 		}
 	}
+	// A write to a link that takes nothing any more must not hold up the end.
+	late = time.AfterFunc(flushTimeout/2, hangUp)
 	wg.Wait()
 	if s.nc.IsConnected() {
 		_ = s.nc.FlushTimeout(flushTimeout / 4) // the last heartbeats; they may be missed
@@ -207,7 +211,7 @@ func (s *service) tend(ctx context.Context, o *Outbox) error {
 	case <-ctx.Done():
 		return nil
 	}
-	svc, err := s.add(o)
+	svc, err := s.add(ctx, o)
 	if err != nil {
 		return fmt.Errorf("the recovery service of worker %d, rank %d: %w", o.workerID, o.rank, err)
 	}
@@ -242,7 +246,7 @@ func (s *service) register(ctx context.Context, o *Outbox) (withdraw func()) {
 }
 
 // add registers the recovery service of a rank.
-func (s *service) add(o *Outbox) (micro.Service, error) {
+func (s *service) add(ctx context.Context, o *Outbox) (micro.Service, error) {
 	r := newRecovery(o)
 	meta := map[string]string{
 		"worker_id":    strconv.FormatUint(o.workerID, 10),
@@ -274,6 +278,13 @@ func (s *service) add(o *Outbox) (micro.Service, error) {
 		_ = svc.Stop() // the first error is the cause
 		return nil, err
 	}
-	_ = s.nc.FlushTimeout(flushTimeout) // a link that is down subscribes again when it is back
+	_ = s.flush(ctx) // a link that is down subscribes again when it is back
 	return svc, nil
+}
+
+// flush waits for the server, at most for flushTimeout and until ctx ends.
+func (s *service) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	return s.nc.FlushWithContext(ctx)
 }

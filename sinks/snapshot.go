@@ -66,6 +66,9 @@ func (o *Outbox) logs(t *snapshot) bool {
 func (o *Outbox) young(t *snapshot) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.splits != t.splits || o.log.lo > t.since+1 {
+		return false // since it was looked at
+	}
 	last := o.log.next - 1
 	if last-t.since >= uint64(o.p.o.RecentEvents)/2 {
 		return false

@@ -310,6 +310,7 @@ func (o *Outbox) drop() {
 	if o.released != nil && bytes != 0 {
 		o.released(bytes)
 	}
+	o.p.forget(o) // closed meanwhile: the rank's next one waits for it
 	if o.p.unconfirmedEvents.Add(int64(-events)) == 0 {
 		o.p.notifyWaiters()
 	}
