@@ -80,6 +80,9 @@ func newSubject(o *Options) (*subject, error) {
 	return s, nil
 }
 
+// Kind is where router events go.
+func (p *Publisher) Kind() Kind { return p.o.Kind }
+
 // Subject is where the events of one rank go; "" for Stdout.
 func (p *Publisher) Subject(workerID uint64, rank uint32) string {
 	if p.subject == nil {
