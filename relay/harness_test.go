@@ -64,6 +64,13 @@ func (b *bench) logged(text string) bool {
 	return bytes.Contains(b.logs.Bytes(), []byte(text))
 }
 
+// count is how often the log says text.
+func (b *bench) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Count(b.logs.Bytes(), []byte(text))
+}
+
 type setup struct {
 	engine mockengine.Options
 	relay  func(*relay.Options)

@@ -42,7 +42,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // liveLoop keeps the live connection: dial, read until it fails, again. A short
 // connection that brought nothing does not reset the backoff, so a peer that
-// accepts and closes causes no storm.
+// accepts and closes causes no storm. One that we ended ourselves does: the engine is
+// there, and the Cursor paces what it reopens.
 func (s *Stream) liveLoop(ctx context.Context) {
 	var b backoff
 	c := s.connector()
@@ -57,11 +58,11 @@ func (s *Stream) liveLoop(ctx context.Context) {
 			continue
 		}
 		gen, up := s.liveUp(conn), time.Now()
-		var got int
+		got, ours := 0, true
 		for {
 			frames, err := conn.Recv()
 			if err != nil {
-				s.liveDown(ctx, gen, err)
+				ours = s.liveDown(ctx, gen, err)
 				break
 			}
 			got++
@@ -71,7 +72,7 @@ func (s *Stream) liveLoop(ctx context.Context) {
 		}
 		conn.Close()
 		c.ended()
-		if got > 0 || time.Since(up) > maxBackoff {
+		if got > 0 || ours || time.Since(up) > maxBackoff {
 			b.reset()
 		}
 		if !pause(ctx, b.next()) {
@@ -119,11 +120,12 @@ func (s *Stream) liveUp(conn *zmtp.Conn) (gen int) {
 	return s.liveGen
 }
 
-func (s *Stream) liveDown(ctx context.Context, gen int, err error) {
+// liveDown takes the end of connection gen, and says whether it was ours.
+func (s *Stream) liveDown(ctx context.Context, gen int, err error) (ours bool) {
 	now := s.begin()
 	defer s.finish(0)
 	if s.liveGen != gen || s.live == nil {
-		return // closed by ourselves
+		return true
 	}
 	s.live = nil
 	s.cursor.LiveDown(now)
@@ -132,6 +134,7 @@ func (s *Stream) liveDown(ctx context.Context, gen int, err error) {
 		s.story.down(s, err)
 		s.r.o.SourceLost()
 	}
+	return false
 }
 
 // unreachable tells of a connection that could not be made.
