@@ -280,7 +280,7 @@ func TestEndlessEngine(t *testing.T) {
 			case 2:
 				tokens(1)(&ev)
 			case 3:
-				ev.HasMM, ev.MM = true, []decode.MMObject{{Hash: g.Uint64()}, {Block: 1, Hash: g.Uint64()}}
+				ev.HasMM, ev.MM = true, []decode.MMObject{{Hash: g.Uint64()}, {Block: 1, Hash: g.Uint64()}, {Block: 2, Empty: true}}
 			case 4:
 				on(pick(g, "CPU", "DISK", "OBJ"))(&ev)
 			}

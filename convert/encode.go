@@ -53,20 +53,15 @@ func AppendEventSingle(dst []byte, e *RouterEvent, workerID uint64, rank uint32,
 
 func appendEvent(dst []byte, e *RouterEvent, workerID uint64, rank uint32, id uint64, domain bool) []byte {
 	dst = grow(dst, MaxEventSize(e))
-	fields := 3
+	fields, named := 3, 0
 	if domain {
-		fields++
+		fields, named = 4, 1
 	}
 	if e.SessionID != nil {
 		fields++
 	}
-	dst = msgpack.AppendMapHeader(dst, fields)
-	dst = msgpack.AppendUint(append(dst, keyWorker...), workerID)
-	dst = msgpack.AppendStr(append(dst, keyTier...), e.Tier.String())
-	if domain {
-		dst = append(dst, keyDomain...)
-	}
-	dst = msgpack.AppendUint(append(dst, keyEvent...), id)
+	dst = msgpack.AppendUint(append(append(dst, 0x80|byte(fields)), keyWorker...), workerID)
+	dst = msgpack.AppendUint(append(dst, middles[named][e.Tier&tierBits]...), id)
 	switch e.Kind {
 	case Stored:
 		dst = append(dst, keyStored...)
@@ -91,6 +86,18 @@ func appendEvent(dst []byte, e *RouterEvent, workerID uint64, rank uint32, id ui
 	}
 	return dst
 }
+
+// middles is what lies between the worker's id and the event's, without the
+// residency domain and with it, by tier: a store of one block is mostly names,
+// and one copy is quicker than five.
+var middles = func() (m [2][tierBits + 1]string) {
+	for t := range m[0] {
+		tier := keyTier + string(msgpack.AppendStr(nil, Tier(t).String()))
+		m[0][t] = tier + keyEvent
+		m[1][t] = tier + keyDomain + keyEvent
+	}
+	return m
+}()
 
 // appendBlocks is where encoding spends its time: most hashes need all nine
 // bytes, so that whole blocks of one fixed shape are written.

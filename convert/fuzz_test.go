@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kvrelay/kvrelay/decode"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // FuzzPayload converts whatever bytes an engine could send, twice, on a state
@@ -32,6 +33,11 @@ func FuzzPayload(f *testing.F) {
 				r.Undecodable()
 				continue
 			}
+			fuzzlimit.Run(t, len(payload), func() {
+				again := New(c)
+				var twice Output
+				again.Convert(&b, &twice)
+			})
 			out.Reset()
 			r.Convert(&b, &out)
 			fold.apply(out.Events)

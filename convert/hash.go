@@ -87,11 +87,17 @@ func (h *hasher) block(i int, o *Output) (tokensHash uint64, mm []MMObject) {
 	return xxh3.HashSeed(h.buf, h.seed), mm
 }
 
-// objects copies the multimodal objects of block i into o.
+// objects copies the multimodal objects of block i into o; nil: nothing was said
+// of any. An empty list is published as one, as Dynamo 1.6.1 does.
 func (h *hasher) objects(i int, o *Output) []MMObject {
 	from := len(o.objects)
+	empty := false
 	for ; len(h.infos) > 0 && h.infos[0].Block == i; h.infos = h.infos[1:] {
 		in := &h.infos[0]
+		if in.Empty {
+			empty = true
+			continue
+		}
 		at := len(o.offsets)
 		o.offsets = append(o.offsets, in.Offsets...)
 		o.objects = append(o.objects, MMObject{Hash: in.Hash, Offsets: slices.Clip(o.offsets[at:])})
@@ -103,10 +109,13 @@ func (h *hasher) objects(i int, o *Output) []MMObject {
 			}
 		}
 	}
-	if len(o.objects) == from {
-		return nil
+	switch {
+	case len(o.objects) > from:
+		return slices.Clip(o.objects[from:])
+	case empty:
+		return []MMObject{}
 	}
-	return slices.Clip(o.objects[from:])
+	return nil
 }
 
 // mmHash reads a multimodal identifier as routers write it: 16 hex digits and

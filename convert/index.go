@@ -20,6 +20,15 @@ type index struct {
 	k0, k1  uint64 // secret: no engine can aim at one place
 	entries int
 	spare   []*page // at most maxSparePages, so that churn does not allocate
+	work    work
+}
+
+// work counts what the steps that move many things have moved so far, the
+// ledger's too. They are what pauses are made of, and the counts, which are the
+// same on any machine, are what TestLedgerWork bounds them by.
+type work struct {
+	places   int // entries and references gone through, or cleared
+	pointers int // of the directory and the lists of segments
 }
 
 const (
@@ -49,7 +58,8 @@ func newIndex() index {
 func (x *index) clear() {
 	first := x.dir[0]
 	*first = page{}
-	*x = index{dir: []*page{first}, k0: x.k0, k1: x.k1, spare: x.spare}
+	*x = index{dir: []*page{first}, k0: x.k0, k1: x.k1, spare: x.spare, work: x.work}
+	x.work.places += pageSize
 }
 
 func (x *index) newPage(depth uint8) *page {
@@ -106,23 +116,49 @@ func (p *page) take(i uint32) {
 	p.used--
 }
 
+// spot is where the index has the reference to a (tier, hash), or would put it.
+// It holds until the index changes, and saves looking twice.
+type spot struct {
+	mix   uint64
+	place uint32
+}
+
 // lookup is the slot of (tier, hash), or false.
 func (l *ledger) lookup(tier Tier, hash uint64) (slot uint32, e *entry, ok bool) {
+	slot, e, _ = l.seek(tier, hash)
+	return slot, e, e != nil
+}
+
+// seek is the slot of (tier, hash), with nil where there is none, and its spot.
+func (l *ledger) seek(tier Tier, hash uint64) (slot uint32, e *entry, at spot) {
 	mix := l.index.mix(tier, hash)
 	p := l.index.page(mix)
 	tag := uint32(mix) & tagMask
 	for i := uint32(mix) % pageSize; ; i = (i + 1) % pageSize {
 		ref := p.refs[i]
 		if ref == 0 {
-			return 0, nil, false
+			return 0, nil, spot{mix, i}
 		}
 		if ref&tagMask == tag {
 			slot = ref>>tagBits - 1
 			if e = l.at(slot); e.hash == hash && e.tier() == tier {
-				return slot, e, true
+				return slot, e, spot{mix, i}
 			}
 		}
 	}
+}
+
+// linkAt is link where at is known.
+func (l *ledger) linkAt(slot uint32, e *entry, at spot) {
+	p := l.index.page(at.mix)
+	home := uint32(at.mix) % pageSize
+	if p.used >= pageFull || (at.place-home)%pageSize >= maxStray {
+		l.link(slot, e)
+		return
+	}
+	p.refs[at.place%pageSize] = (slot+1)<<tagBits | home&tagMask
+	p.used++
+	l.index.entries++
 }
 
 // link adds an entry that is not in the index.
@@ -152,12 +188,12 @@ func (x *index) relink(from, to uint32, e *entry) {
 }
 
 // unlink takes an entry out of the index.
-func (x *index) unlink(slot uint32, e *entry) {
-	p, mix, place := x.find(slot, e)
-	p.take(place)
+func (x *index) unlink(at spot) {
+	p := x.page(at.mix)
+	p.take(at.place)
 	x.entries--
 	if p.used <= pageJoin && p.used%32 == 0 && p.depth > 0 {
-		x.joinPage(p, mix)
+		x.joinPage(p, at.mix)
 	}
 }
 
@@ -172,11 +208,14 @@ func (l *ledger) splitPage(mix uint64) {
 		}
 		x.dir = dir
 		x.depth++
+		x.work.pointers += len(dir)
 	}
 	first, n := x.span(p, mix)
 	old := p.refs
 	*p = page{depth: p.depth + 1}
 	q := x.newPage(p.depth)
+	x.work.places += 2 * pageSize
+	x.work.pointers += n / 2
 	for i := first + n/2; i < first+n; i++ {
 		x.dir[i] = q
 	}
@@ -208,6 +247,8 @@ func (x *index) joinPage(p *page, mix uint64) {
 			p.put(uint32(i)-q.stray(uint32(i)), ref>>tagBits-1)
 		}
 	}
+	x.work.places += pageSize
+	x.work.pointers += n
 	p.depth--
 	other := first ^ n
 	for i := other; i < other+n; i++ {

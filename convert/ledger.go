@@ -89,11 +89,15 @@ func (l *ledger) room() int {
 	return n
 }
 
-// add makes (tier, hash), which is not in the ledger, present under the next number.
-func (l *ledger) add(tier Tier, hash uint64) (slot uint32, e *entry) {
+// addAt makes (tier, hash), which is not in the ledger and whose spot is at,
+// present under the next number.
+func (l *ledger) addAt(tier Tier, hash uint64, at spot) (slot uint32, e *entry) {
 	slot, e = l.place()
-	*e = entry{hash: hash, delta: e.delta, flags: uint8(tier) | flagLive}
-	l.link(slot, e)
+	// Field by field, in place: this is once a block.
+	e.hash, e.tokens, e.parent = hash, 0, 0
+	e.side, e.copies, e.salt, e.group = 0, 0, 0, 0
+	e.flags = uint8(tier) | flagLive
+	l.linkAt(slot, e, at)
 	return slot, e
 }
 
@@ -137,8 +141,14 @@ func (l *ledger) publish(slot uint32, e *entry) (uint32, *entry) {
 
 // remove forgets an entry. The caller calls tidy when it holds no more slots.
 func (l *ledger) remove(slot uint32, e *entry) {
+	_, mix, place := l.index.find(slot, e)
+	l.removeAt(slot, e, spot{mix, place})
+}
+
+// removeAt is remove where the entry's spot is known.
+func (l *ledger) removeAt(slot uint32, e *entry, at spot) {
 	l.setDoubted(slot, e, false)
-	l.index.unlink(slot, e)
+	l.index.unlink(at)
 	for ref := e.side; ref != 0; {
 		s := l.sides.at(ref)
 		if s.mm != 0 {
@@ -182,6 +192,7 @@ func (l *ledger) setAside() {
 		s.aside = true
 		l.kept += int(s.live)
 	}
+	l.index.work.pointers += 2 * len(l.order)
 	l.aside = append(l.aside, l.order...)
 	l.order, l.tail, l.doubted = nil, nil, 0
 }
@@ -195,6 +206,7 @@ func (l *ledger) newSegment() *segment {
 		s.used, s.live, s.doubted, s.aside = 0, 0, 0, false
 	} else {
 		s = &segment{entries: new([segSize]entry)}
+		l.index.work.places += segSize
 	}
 	if n := len(l.freeIDs); n > 0 {
 		s.id = l.freeIDs[n-1]
@@ -232,6 +244,7 @@ func (l *ledger) tidy(slot uint32) {
 		s.base, s.used = l.next, 0
 	case s.live == 0:
 		i := l.position(s)
+		l.index.work.pointers += len(l.order) - i
 		l.order = slices.Delete(l.order, i, i+1)
 		l.recycle(s)
 	case s != l.tail && s.live%64 == 0 && s.live <= 2*segSize/3:

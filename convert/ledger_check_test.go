@@ -2,6 +2,15 @@ package convert
 
 import "testing"
 
+// add makes (tier, hash) present.
+func (l *ledger) add(tier Tier, hash uint64) (slot uint32, e *entry) {
+	_, e, at := l.seek(tier, hash)
+	if e != nil {
+		panic("present")
+	}
+	return l.addAt(tier, hash, at)
+}
+
 // checkLedger fails the test when the ledger's parts disagree.
 func checkLedger(t testing.TB, l *ledger) {
 	t.Helper()

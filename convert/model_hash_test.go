@@ -40,7 +40,9 @@ func (m *model) hash(ev *decode.Event, i, extra int, salt string) Block {
 	b := Block{Hash: ev.Hashes[i]}
 	if ev.HasMM {
 		for _, o := range ev.MM {
-			if o.Block == i {
+			if o.Block == i && o.Empty && b.MM == nil {
+				b.MM = []MMObject{}
+			} else if o.Block == i && !o.Empty {
 				b.MM = append(b.MM, MMObject{Hash: o.Hash, Offsets: o.Offsets})
 			}
 		}

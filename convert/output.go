@@ -72,18 +72,43 @@ func (o *Output) beginStore(tier Tier, session []byte, hasParent bool, parent ui
 		r.n += n
 		return
 	}
-	e := RouterEvent{Kind: Stored, Tier: tier, HasParent: hasParent, Parent: parent}
+	e := o.addEvent(Stored, tier)
+	e.HasParent, e.Parent = hasParent, parent
 	if session != nil {
 		at := len(o.text)
 		o.text = append(o.text, session...)
 		e.SessionID = o.text[at:len(o.text):len(o.text)]
 	}
-	o.run = run{kind: Stored, tier: tier, session: e.SessionID, n: n, event: len(o.Events)}
-	o.Events = append(o.Events, e)
+	r.kind, r.tier, r.session, r.last, r.n, r.event = Stored, tier, e.SessionID, 0, n, len(o.Events)-1
 	o.spans = append(o.spans, span{len(o.blocks), len(o.blocks)})
 }
 
-func (o *Output) addBlock(b Block) { o.blocks = append(o.blocks, b) }
+// addEvent adds an event of which the rest is empty. It holds until the next.
+func (o *Output) addEvent(kind Kind, tier Tier) *RouterEvent {
+	n := len(o.Events)
+	if n < cap(o.Events) {
+		o.Events = o.Events[:n+1]
+		o.Events[n] = RouterEvent{}
+	} else {
+		o.Events = append(o.Events, RouterEvent{})
+	}
+	e := &o.Events[n]
+	e.Kind, e.Tier = kind, tier
+	return e
+}
+
+// addBlock adds a block and returns it, to be filled in. It holds until the next.
+func (o *Output) addBlock(hash uint64) *Block {
+	n := len(o.blocks)
+	if n < cap(o.blocks) {
+		o.blocks = o.blocks[:n+1]
+	} else {
+		o.blocks = append(o.blocks, Block{})
+	}
+	b := &o.blocks[n]
+	b.Hash, b.TokensHash, b.MM = hash, 0, nil
+	return b
+}
 
 func (o *Output) endStore() {
 	o.run.last = o.blocks[len(o.blocks)-1].Hash
@@ -102,7 +127,7 @@ func (o *Output) beginRemove(tier Tier, n int) {
 func (o *Output) addHash(h uint64) {
 	if o.run.event < 0 {
 		o.run.event = len(o.Events)
-		o.Events = append(o.Events, RouterEvent{Kind: Removed, Tier: o.run.tier})
+		o.addEvent(Removed, o.run.tier)
 		o.spans = append(o.spans, span{from: len(o.hashes)})
 	}
 	o.hashes = append(o.hashes, h)
@@ -117,7 +142,7 @@ func (o *Output) closeFull() {
 
 func (o *Output) addCleared(noDomain bool) {
 	o.endRun()
-	o.Events = append(o.Events, RouterEvent{Kind: Cleared, Tier: Device, NoDomain: noDomain})
+	o.addEvent(Cleared, Device).NoDomain = noDomain
 	o.spans = append(o.spans, span{})
 }
 

@@ -35,6 +35,8 @@ func (s *segment) lastNumber() uint64 { return s.base + uint64(s.entries[s.used-
 // front, in number order, and recycles the segments that are left empty.
 func (l *ledger) pack(from, n int) {
 	group := l.order[from : from+n]
+	l.index.work.places += n * segSize
+	l.index.work.pointers += len(l.order) - from
 	var doubted [3]uint32
 	k, w := 0, uint32(0) // where the next entry goes
 	for _, src := range group {

@@ -9,12 +9,12 @@ func (r *Rank) remove(ev *decode.Event, tier Tier, group uint8, out *Output) {
 	published := 0
 	for _, h := range ev.Hashes {
 		r.refused.drop(h)
-		if slot, e, ok := l.lookup(tier, h); ok {
+		if slot, e, at := l.seek(tier, h); e != nil {
 			if r.takeCopy(slot, e, group) {
 				continue
 			}
 			r.trust.removed(h, e)
-			l.remove(slot, e)
+			l.removeAt(slot, e, at)
 			l.tidy(slot)
 		}
 		out.addHash(h)

@@ -62,12 +62,11 @@ func (r *Rank) store(ev *decode.Event, tier Tier, group uint8, out *Output) {
 	out.beginStore(tier, sessionOf(ev), ev.HasParent, ev.Parent, covered)
 	hasParent, parent := ev.HasParent, ev.Parent
 	for i, h := range ev.Hashes[:covered] {
-		b := Block{Hash: h}
+		b := out.addBlock(h)
 		b.TokensHash, b.MM = r.hasher.block(i, out)
 		e, known := r.keep(tier, h, group, as, out)
-		r.describe(e, known, hasParent, parent, &b, out)
+		r.describe(e, known, hasParent, parent, b, out)
 		r.learnSalt(e, tier, h, salt, out)
-		out.addBlock(b)
 		hasParent, parent = true, h
 	}
 	out.endStore()
@@ -191,7 +190,7 @@ func (r *Rank) countAs(ev *decode.Event, tier Tier, group uint8, out *Output) co
 		return asCopy
 	}
 	for _, h := range ev.Hashes {
-		_, e, ok := r.find(tier, h)
+		_, e, _, ok := r.find(tier, h)
 		if !ok || !r.ledger.counts(e, group).present() {
 			return asCopy
 		}
@@ -220,22 +219,23 @@ func (r *Rank) announced(last uint64) {
 // find is the entry of (tier, hash), brought up to date where the switch to
 // full reporting has not come to it yet; one that only announcements kept is
 // as good as gone, although the sweep has still to say so.
-func (r *Rank) find(tier Tier, hash uint64) (slot uint32, e *entry, ok bool) {
-	slot, e, ok = r.ledger.lookup(tier, hash)
+func (r *Rank) find(tier Tier, hash uint64) (slot uint32, e *entry, at spot, ok bool) {
+	slot, e, at = r.ledger.seek(tier, hash)
+	ok = e != nil
 	if ok && r.full && e.flags&flagDoubted != 0 {
 		r.ledger.settleCounts(slot, e)
 		ok = e.flags&flagDoubted == 0
 	}
-	return slot, e, ok
+	return slot, e, at, ok
 }
 
 // keep makes (tier, hash) present, or counts it once more; known says which.
 func (r *Rank) keep(tier Tier, hash uint64, group uint8, as copying, out *Output) (e *entry, known bool) {
 	l := &r.ledger
-	slot, e, known := r.find(tier, hash)
+	slot, e, at, known := r.find(tier, hash)
 	switch {
 	case e == nil:
-		slot, e = l.add(tier, hash)
+		slot, e = l.addAt(tier, hash, at)
 		e.group = group
 	case !known: // to be swept, but here it is again
 		l.setDoubted(slot, e, false)

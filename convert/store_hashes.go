@@ -26,9 +26,9 @@ func (r *Rank) storeHashes(ev *decode.Event, tier Tier, group uint8, out *Output
 			}
 			continue
 		}
-		b := Block{Hash: h, TokensHash: from.tokens}
+		tokens, mm := from.tokens, []MMObject(nil)
 		if from.side != 0 {
-			b.MM = r.ledger.mm.objects(r.ledger.sides.at(from.side).mm, out)
+			mm = r.ledger.mm.objects(r.ledger.sides.at(from.side).mm, out)
 		}
 		hasParent, parent, salt := from.hasParent(), from.parent, from.salt
 		if open && !(hasParent && parent == last) {
@@ -41,12 +41,13 @@ func (r *Rank) storeHashes(ev *decode.Event, tier Tier, group uint8, out *Output
 			out.beginStore(tier, sessionOf(ev), hasParent, parent, 1)
 			open = true
 		}
+		b := out.addBlock(h)
+		b.TokensHash, b.MM = tokens, mm
 		e, known := r.keep(tier, h, group, as, out)
-		r.describe(e, known, hasParent, parent, &b, out)
+		r.describe(e, known, hasParent, parent, b, out)
 		if e.salt == saltNone && salt != saltNone {
 			e.salt = r.ledger.salts.share(salt)
 		}
-		out.addBlock(b)
 		published++
 		last = h
 	}
@@ -69,7 +70,7 @@ func (r *Rank) storeHashes(ev *decode.Event, tier Tier, group uint8, out *Output
 func (r *Rank) source(tier Tier, hash uint64) (*entry, Reason) {
 	var found *entry
 	for _, t := range allTiers {
-		if _, e, ok := r.find(t, hash); ok && (found == nil || t != tier) {
+		if _, e, _, ok := r.find(t, hash); ok && (found == nil || t != tier) {
 			found = e
 		}
 	}

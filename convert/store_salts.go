@@ -28,7 +28,7 @@ func (r *Rank) saltFor(ev *decode.Event) (s saltState, ambiguous bool) {
 		return saltState{}, false
 	}
 	for _, t := range allTiers {
-		if _, e, ok := r.find(t, ev.Parent); ok && isSalt(e.salt) {
+		if _, e, _, ok := r.find(t, ev.Parent); ok && isSalt(e.salt) {
 			return saltState{seed: r.ledger.salts.seed(e.salt), has: true}, false
 		}
 	}
@@ -71,7 +71,7 @@ func (r *Rank) learnSalt(e *entry, tier Tier, hash uint64, s saltState, out *Out
 // than s says.
 func (r *Rank) seenOther(hash uint64, s saltState) bool {
 	for _, t := range allTiers {
-		_, e, ok := r.find(t, hash)
+		_, e, _, ok := r.find(t, hash)
 		switch {
 		case !ok || e.salt == saltNone:
 		case e.salt == saltPlain:

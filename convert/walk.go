@@ -58,11 +58,11 @@ func (r *Rank) Walk(from, to uint64, out *Output) (next uint64) {
 
 // emit appends an entry as a store, or to the store before it.
 func (l *ledger) emit(e *entry, out *Output) {
-	b := Block{Hash: e.hash, TokensHash: e.tokens}
+	out.beginStore(e.tier(), nil, e.hasParent(), e.parent, 1)
+	b := out.addBlock(e.hash)
+	b.TokensHash = e.tokens
 	if e.side != 0 {
 		b.MM = l.mm.objects(l.sides.at(e.side).mm, out)
 	}
-	out.beginStore(e.tier(), nil, e.hasParent(), e.parent, 1)
-	out.addBlock(b)
 	out.endStore()
 }

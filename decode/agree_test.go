@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // agree decodes payload into b and fails t where that differs from the reference.
@@ -100,6 +102,10 @@ func FuzzDecode(f *testing.F) {
 		if len(p) > 64<<10 {
 			return
 		}
+		fuzzlimit.Run(t, len(p), func() {
+			var fresh Batch
+			_ = fresh.Decode(p)
+		})
 		agree(t, &used, p)
 		var fresh Batch
 		if got := allocated(func() { _ = fresh.Decode(p) }); got > 16*uint64(len(p))+minMemory {

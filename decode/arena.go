@@ -54,7 +54,8 @@ type arena struct {
 	spareH [128]uint64 // and their hashes
 	spareT [512]byte   // and tokens
 	folds  folds
-	idle   int // batches in a row that used less than a quarter
+	order  order // of the keys of maps
+	idle   int   // batches in a row that used less than a quarter
 }
 
 // slab hands out elements of one array.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func TestBatchForms(t *testing.T) {
@@ -208,6 +210,7 @@ func FuzzPeekTS(f *testing.F) {
 	f.Add(batchOf(stored()))
 	f.Add(enc(dict{"events", list{named()}, 4, nil, "ts", 2.5}))
 	f.Fuzz(func(t *testing.T, p []byte) {
+		fuzzlimit.Run(t, len(p), func() { PeekTS(p) })
 		ts, ok := PeekTS(p)
 		if math.IsNaN(ts) || math.IsInf(ts, 0) || !ok && ts != 0 {
 			t.Fatalf("%v %v", ts, ok)

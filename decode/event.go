@@ -131,4 +131,5 @@ type MMObject struct {
 	Block   int // index of the block it belongs to, from 0; may lie beyond the event's hashes
 	Hash    uint64
 	Offsets [][2]uint64
+	Empty   bool // it is none: it says that the block's list of objects was there, and empty
 }

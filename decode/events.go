@@ -19,7 +19,7 @@ func (b *Batch) readEvent() {
 		name, p = b.readTuple(ev)
 	case msgpack.Map:
 		ev.IsMap = true
-		name, p = b.readNamed(ev)
+		name, p = b.readNamed(ev, &mark)
 	}
 	if b.r.Failed() {
 		return
@@ -76,7 +76,7 @@ func (b *Batch) text() ([]byte, cause) {
 		return nil, good
 	case !ok:
 		return nil, wrongType
-	case !utf8.Valid(v):
+	case !valid(v):
 		return nil, badText
 	}
 	return v, good
@@ -88,10 +88,16 @@ func (b *Batch) key() ([]byte, cause) {
 	switch {
 	case !ok:
 		return nil, wrongType
-	case !utf8.Valid(k):
+	case !valid(k):
 		return nil, badText
 	}
 	return k, good
+}
+
+// valid is utf8.Valid, faster for the short ASCII names that texts nearly
+// always are.
+func valid(v []byte) bool {
+	return len(v) <= 16 && ascii(v) || utf8.Valid(v)
 }
 
 // folds knows where the events lie that later ones of a batch may join.

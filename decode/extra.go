@@ -98,6 +98,9 @@ func (b *Batch) readMMInfos(ev *Event) cause {
 		if c != good {
 			return c
 		}
+		if b.mm.used == start {
+			b.mm.put(MMObject{Block: block, Empty: true})
+		}
 	}
 	ev.MM, ev.HasMM = b.mm.since(mark), true
 	return good

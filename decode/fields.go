@@ -103,7 +103,11 @@ func (b *Batch) readHashes(ev *Event) cause {
 		return wrongType
 	}
 	dst := b.hashes.take(n)
-	for i := 0; i < n; {
+	i := 0
+	if dst != nil {
+		i = b.r.Ints(dst) // all of them, nearly always
+	}
+	for i < n {
 		room := b.spareH[:min(n-i, len(b.spareH))]
 		if dst != nil {
 			room = dst[i:]
@@ -170,6 +174,9 @@ func (b *Batch) readTokens(ev *Event) cause {
 	at, mark := b.r.Off(), b.tokens.used
 	dst := b.tokens.take(4 * n)
 	done := 0
+	if dst != nil {
+		done = b.r.Uint32s(dst) // all of them, nearly always
+	}
 	for more := true; more && done < n; {
 		room := b.spareT[:min(4*(n-done), len(b.spareT))]
 		if dst != nil {

@@ -1,5 +1,13 @@
 package decode
 
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/kvrelay/kvrelay/internal/msgpack"
+)
+
 // fieldOf is the field that a map's key names.
 func fieldOf(key []byte) field {
 	switch string(key) {
@@ -50,53 +58,146 @@ const (
 	clearedFields = 1<<fMedium | 1<<fOwnership
 )
 
+// wireKey is the name of a field as engines encode it, in words of eight bytes
+// and with the bits of them that count: to compare words in place is a few per
+// cent of a map cheaper than to call for a comparison of bytes.
+type wireKey struct {
+	size       int // 0: none
+	word, bits [4]uint64
+}
+
+var wireKeys = func() (t [numFields]wireKey) {
+	for f, name := range fieldNames {
+		if name == "" || fieldOf([]byte(name)) != field(f) {
+			continue
+		}
+		var word, bits [32]byte
+		t[f].size = copy(word[:], msgpack.AppendStr(nil, name))
+		copy(bits[:t[f].size], bytes.Repeat([]byte{0xff}, len(bits)))
+		for i := range t[f].word {
+			t[f].word[i] = binary.LittleEndian.Uint64(word[8*i:])
+			t[f].bits[i] = binary.LittleEndian.Uint64(bits[8*i:])
+		}
+	}
+	return t
+}()
+
+// begins is the size of the key, if in begins with it and goes on for a while
+// behind it; else 0.
+func (k *wireKey) begins(in []byte) int {
+	if len(in) < 32 {
+		return 0
+	}
+	diff := (binary.LittleEndian.Uint64(in)^k.word[0])&k.bits[0] | (binary.LittleEndian.Uint64(in[8:])^k.word[1])&k.bits[1]
+	if k.size > 16 {
+		diff |= (binary.LittleEndian.Uint64(in[16:])^k.word[2])&k.bits[2] | (binary.LittleEndian.Uint64(in[24:])^k.word[3])&k.bits[3]
+	}
+	if diff != 0 {
+		return 0
+	}
+	return k.size
+}
+
+// order remembers which field stood at which place of the last map of so many
+// keys. An engine writes the events of a type alike, so a key is nearly always
+// known by one comparison with what was there before; where that fails it is
+// read like any other, so that a wrong guess costs time and decides nothing.
+// Stores and removes differ in the number
+// of their keys and do not spoil each other's guesses.
+type order [16][16]field // sizes and places modulo 16; a field without a wireKey is no guess
+
+// readKey reads a key of a map: its field, or what is wrong with it.
+func (b *Batch) readKey() (field, cause) {
+	key, ok := b.r.Text()
+	if !ok {
+		return 0, wrongType
+	}
+	f := fieldOf(key)
+	if f == fUnknown && !valid(key) {
+		return 0, badText
+	}
+	return f, good
+}
+
 // readNamed reads an event that is a map. The type may be its last key, and of
 // a repeated key the last value counts; so what is wrong is noted per field,
-// and judged when all are read.
-func (b *Batch) readNamed(ev *Event) (tag []byte, p problem) {
+// and judged when all are read. mark is where the arenas stood before.
+func (b *Batch) readNamed(ev *Event, mark *marks) (tag []byte, p problem) {
 	n, ok := b.r.Map()
 	if !ok {
 		return nil, wrongType.of(fEvent)
 	}
-	mark := b.mark()
 	var seen uint32
-	var wrong [numFields]cause
-	for range n {
-		key, c := b.key()
-		if c != good {
-			if b.r.Failed() {
-				return nil, c.of(fKey)
+	var wrong flaws
+	order := &b.order[n%len(b.order)]
+	in, at := b.r.Input(), b.r.Off() // the Reader is put there only for what is not quick
+	for i := range n {
+		guess := &order[i%len(order)]
+		f := *guess
+		if size := wireKeys[f].begins(in[at:]); size > 0 {
+			at += size
+		} else {
+			b.r.Seek(at)
+			var c cause
+			if f, c = b.readKey(); c != good {
+				if b.r.Failed() {
+					return nil, c.of(fKey)
+				}
+				wrong.note(fKey, max(wrong.of[fKey], c))
+				if c == wrongType {
+					b.r.Skip()
+				}
+				if !b.r.Skip() {
+					return nil, c.of(fKey)
+				}
+				at = b.r.Off()
+				continue
 			}
-			wrong[fKey] = max(wrong[fKey], c)
-			if c == wrongType {
-				b.r.Skip()
-			}
-			if !b.r.Skip() {
-				return nil, c.of(fKey)
+			*guess = f
+			at = b.r.Off()
+		}
+		seen |= 1 << f
+		size := 0
+		if f == fTag && at < len(in) {
+			tag, size = quickText(in[at:])
+			size *= min(len(tag), 1) // nil is no tag
+		} else {
+			size = ev.quick(f, in[at:])
+		}
+		if size > 0 {
+			at += size
+			if wrong.any != 0 {
+				wrong.note(f, good)
 			}
 			continue
 		}
-		f := fieldOf(key)
-		seen |= 1 << f
-		at := b.r.Off()
+		b.r.Seek(at)
+		var c cause
 		if f == fTag {
 			tag, c = b.key()
 		} else {
 			c = b.readField(ev, f)
 		}
-		if wrong[f] = c; c != good {
+		if c != good || wrong.any != 0 {
+			wrong.note(f, c)
+		}
+		if c != good {
 			b.r.Seek(at)
 			b.r.Skip()
 		}
 		if b.r.Failed() {
 			return nil, wrongType.of(f)
 		}
+		at = b.r.Off()
 	}
-	if wrong[fKey] != good {
-		return tag, wrong[fKey].of(fKey)
-	}
-	if wrong[fTag] != good {
-		return nil, wrong[fTag].of(fTag)
+	b.r.Seek(at)
+	if wrong.any != 0 {
+		if c := wrong.of[fKey]; c != good {
+			return tag, c.of(fKey)
+		}
+		if c := wrong.of[fTag]; c != good {
+			return nil, c.of(fTag)
+		}
 	}
 	if seen&(1<<fTag) == 0 {
 		return nil, missing.of(fTag)
@@ -104,9 +205,23 @@ func (b *Batch) readNamed(ev *Event) (tag []byte, p problem) {
 	return tag, b.judge(ev, tag, mark, seen, &wrong)
 }
 
+// flaws is what is wrong with each field of a map.
+type flaws struct {
+	any uint32 // a bit for each field with a cause
+	of  [numFields]cause
+}
+
+func (w *flaws) note(f field, c cause) {
+	w.of[f] = c
+	w.any &^= 1 << f
+	if c != good {
+		w.any |= 1 << f
+	}
+}
+
 // judge says what is wrong with a map of the type tag, and leaves in ev only
 // what that type has.
-func (b *Batch) judge(ev *Event, tag []byte, mark marks, seen uint32, wrong *[numFields]cause) problem {
+func (b *Batch) judge(ev *Event, tag []byte, mark *marks, seen uint32, wrong *flaws) problem {
 	typ := typeOf(tag)
 	var has uint32
 	switch typ {
@@ -114,14 +229,15 @@ func (b *Batch) judge(ev *Event, tag []byte, mark marks, seen uint32, wrong *[nu
 		has = ^uint32(0)
 	case Removed:
 		has = removedFields
-		r := Event{IsMap: true, Hashes: ev.Hashes, BytesHash: ev.BytesHash, Medium: ev.Medium,
-			Group: ev.Group, HasGroup: ev.HasGroup, Kind: ev.Kind, HasKind: ev.HasKind,
-			Locality: ev.Locality, OtherLocality: ev.OtherLocality, Ownership: ev.Ownership}
-		*ev = r
+		if seen&^(removedFields|1<<fTag|1<<fUnknown) != 0 {
+			*ev = Event{IsMap: true, Hashes: ev.Hashes, BytesHash: ev.BytesHash, Medium: ev.Medium,
+				Group: ev.Group, HasGroup: ev.HasGroup, Kind: ev.Kind, HasKind: ev.HasKind,
+				Locality: ev.Locality, OtherLocality: ev.OtherLocality, Ownership: ev.Ownership}
+		}
 	case Cleared:
 		// As in a tuple, a value of another type is ignored.
 		for _, f := range [...]field{fMedium, fOwnership} {
-			if wrong[f] == badText {
+			if wrong.of[f] == badText {
 				return badText.of(f)
 			}
 		}
@@ -133,13 +249,12 @@ func (b *Batch) judge(ev *Event, tag []byte, mark marks, seen uint32, wrong *[nu
 	}
 	ev.Type = typ
 	if typ != Stored && typ != Removed {
-		b.back(mark)
+		b.back(*mark)
 		return 0
 	}
-	for f := fHashes; f < numFields; f++ {
-		if wrong[f] != good && has&(1<<f) != 0 {
-			return wrong[f].of(f)
-		}
+	if bad := wrong.any & has &^ (1<<fHashes - 1); bad != 0 {
+		f := field(bits.TrailingZeros32(bad))
+		return wrong.of[f].of(f)
 	}
 	if seen&(1<<fHashes) == 0 {
 		return missing.of(fHashes)

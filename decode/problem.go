@@ -58,6 +58,7 @@ var fieldNames = [numFields]string{
 	fLoraName: "lora_name", fSalt: "cache_salt", fExtraKeys: "extra_keys", fMMInfos: "block_mm_infos",
 	fGroup: "group_idx", fKind: "kv_cache_spec_kind", fWindow: "kv_cache_spec_sliding_window",
 	fLocality: "locality", fOwnership: "ownership", fSession: "session_id", fTail: "tail",
+	fOrigin: "origin",
 }
 
 // cause is what is wrong with a field.

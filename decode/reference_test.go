@@ -347,5 +347,8 @@ func (ev *Event) refMMInfos(v node) {
 			}
 			ev.MM = append(ev.MM, m)
 		}
+		if len(objects.list) == 0 {
+			ev.MM = append(ev.MM, MMObject{Block: block, Empty: true})
+		}
 	}
 }

@@ -34,11 +34,17 @@ func (b *Batch) readTuple(ev *Event) (tag []byte, p problem) {
 // parent_block_hash, token_ids, block_size, lora_id?, medium?, lora_name?,
 // extra_keys?, …tail. A tuple may stop after block_size.
 func (b *Batch) storedTuple(ev *Event, n int) problem {
+	in, at := b.r.Input(), b.r.Off() // the Reader is put there only for what is not quick
 	for i := range min(n, 8) {
 		f := fHashes + field(i) // the fields' constants are in this order, but for the last
 		if i == 7 {
 			f = fExtraKeys
 		}
+		if size := ev.quick(f, in[at:]); size > 0 {
+			at += size
+			continue
+		}
+		b.r.Seek(at)
 		var c cause
 		if f == fLoraName {
 			c = b.loraSlot(ev)
@@ -48,7 +54,9 @@ func (b *Batch) storedTuple(ev *Event, n int) problem {
 		if c != good {
 			return c.of(f)
 		}
+		at = b.r.Off()
 	}
+	b.r.Seek(at)
 	switch {
 	case n < 1:
 		return missing.of(fHashes)

@@ -91,9 +91,13 @@ func (r *Reader) Failed() bool { return r.err != nil }
 // Off is the offset of the next value.
 func (r *Reader) Off() int { return r.i }
 
-// Seek goes back, or on, to an offset that Off has returned. It does not heal
+// Seek goes back, or on, to the start of a value. It does not heal
 // broken framing.
 func (r *Reader) Seek(off int) { r.i = off }
+
+// Input is all that the Reader was given. Who reads it by himself from Off on
+// has to Seek to where he stopped, at the start of a value.
+func (r *Reader) Input() []byte { return r.b }
 
 // Left is the number of bytes not yet read.
 func (r *Reader) Left() int { return len(r.b) - r.i }
@@ -266,6 +270,14 @@ func (r *Reader) Bin() ([]byte, bool) {
 
 // Text reads a string or bytes. It is not checked to be UTF-8.
 func (r *Reader) Text() ([]byte, bool) {
+	// Keys and names are short strings, nearly all: read without a further call.
+	if r.err == nil && r.i < len(r.b) && r.b[r.i]&0xe0 == 0xa0 {
+		from := r.i + 1
+		if to := from + int(r.b[r.i]&0x1f); to <= len(r.b) {
+			r.i = to
+			return r.b[from:to:to], true
+		}
+	}
 	if v, ok := r.Str(); ok {
 		return v, true
 	}
@@ -311,7 +323,15 @@ func (r *Reader) size(width int) (int, bool) {
 
 // Array reads an array's header and returns how many elements follow: never
 // more than there are bytes left.
-func (r *Reader) Array() (n int, ok bool) { return r.container(0x90, 0xdc, 1) }
+func (r *Reader) Array() (n int, ok bool) {
+	if r.err == nil && r.i < len(r.b) && r.b[r.i]&0xf0 == 0x90 { // short ones without a further call
+		if n = int(r.b[r.i] & 0x0f); n < len(r.b)-r.i {
+			r.i++
+			return n, true
+		}
+	}
+	return r.container(0x90, 0xdc, 1)
+}
 
 // Map reads a map's header and returns how many pairs of key and value follow:
 // never more than half the bytes left.
