@@ -55,7 +55,7 @@ var checks = []struct {
 	{[]string{"NATS_URL"}, (*loader).checkNATSURL},
 	{[]string{"NATS_URL", "NATS_CREDS_FILE", "NATS_NKEY_FILE", "NATS_USER", "NATS_PASSWORD", "NATS_TOKEN"}, (*loader).checkNATSLogin},
 	{[]string{"NATS_USER", "NATS_PASSWORD"}, func(l *loader) { l.checkUser("NATS_USER", "NATS_PASSWORD") }},
-	{[]string{"ETCD_USER", "ETCD_PASSWORD"}, func(l *loader) { l.checkUser("ETCD_USER", "ETCD_PASSWORD") }},
+	{[]string{"MEMBERSHIP", "ETCD_USER", "ETCD_PASSWORD"}, (*loader).checkEtcdUser},
 	{[]string{"NATS_TLS_CERT", "NATS_TLS_KEY"}, func(l *loader) { l.together("NATS_TLS_CERT", "NATS_TLS_KEY") }},
 	{[]string{"ETCD_TLS_CERT", "ETCD_TLS_KEY"}, func(l *loader) { l.together("ETCD_TLS_CERT", "ETCD_TLS_KEY") }},
 	{[]string{"SUBJECT", "SINK"}, func(l *loader) {
@@ -71,7 +71,11 @@ var checks = []struct {
 			l.problemOf("STREAM", "want a stream name without dots, spaces, slashes and wildcards")
 		}
 	}},
-	{[]string{"MEMBERSHIP", "SINK", "PROFILE", "SUBJECT", "MEMBERSHIP_PATH", "ETCD_ENDPOINTS"}, (*loader).checkMembership},
+	{[]string{"MEMBERSHIP", "SINK", "PROFILE", "SUBJECT", "MEMBERSHIP_PATH"}, (*loader).checkMembership},
+	{[]string{"MEMBERSHIP", "ETCD_ENDPOINTS", "ETCD_TLS_CA", "ETCD_TLS_CERT"}, (*loader).checkEtcd},
+	{[]string{"MEMBERSHIP", "REQUEST_PLANE", "RECOVERY_ADDR"}, (*loader).checkPlane},
+	{[]string{"MEMBERSHIP", "REGISTER_WORKER", "WORKER_ID"}, (*loader).checkWorkerID},
+	{[]string{"MEMBERSHIP", "WORKER_ID", "POD_NAME", "POD_NAMESPACE", "POD_UID", "WORKER_CONTAINER"}, (*loader).checkPod},
 }
 
 // infer fills in what follows from other settings.
@@ -84,7 +88,6 @@ func (l *loader) infer() {
 
 // check runs every rule that applies.
 func (l *loader) check() {
-	l.checkNotYet()
 	for _, c := range checks {
 		if !slices.ContainsFunc(c.about, func(name string) bool { return !l.has(name) || l.bad[name] }) {
 			c.run(l)

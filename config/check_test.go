@@ -116,8 +116,6 @@ func TestRules(t *testing.T) {
 		{"ENDPOINTS=tcp://h:1 NATS_URL=h NATS_TLS_KEY=c", "KVRELAY_NATS_TLS_KEY", "NATS_TLS_CERT"},
 		{"ENDPOINTS=tcp://h:1 NATS_TLS_CA=c", "KVRELAY_NATS_TLS_CA", "only with NATS_URL"},
 
-		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=etcd", "KVRELAY_MEMBERSHIP", "MEMBERSHIP=etcd is not in this version"},
-		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=kubernetes", "KVRELAY_MEMBERSHIP", "MEMBERSHIP=kubernetes is not in this version"},
 		{"ENDPOINTS=tcp://h:1 REGISTER_WORKER=true", "KVRELAY_REGISTER_WORKER", "only with MEMBERSHIP"},
 		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=file MEMBERSHIP_PATH=/x REGISTER_WORKER=true", "", ""},
 		{"ENDPOINTS=tcp://h:1 MEMBERSHIP=file MEMBERSHIP_PATH=/x WORKER_ID=7", "", ""},
@@ -139,43 +137,111 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// What comes with later versions is checked as if it were there, so that
-// deleting its line in notYet is all there is to do.
-func TestRulesOfLaterVersions(t *testing.T) {
-	saved := notYet
-	notYet = nil
-	t.Cleanup(func() { notYet = saved })
+// TestRulesOfMembership: and of what goes with it.
+func TestRulesOfMembership(t *testing.T) {
 	checkRules(t, []rule{
 		{"SINK=jetstream NATS_URL=h STREAM=A", "", ""},
 		{"SINK=jetstream NATS_URL=h STREAM=A.B", "KVRELAY_STREAM", "without dots"},
 		{"SINK=jetstream NATS_URL=h SUBJECT=a.{worker_id}.{dp_rank}", "", ""},
 		{"SINK=jetstream NATS_URL=h SUBJECT=a.{worker_id}", "KVRELAY_SUBJECT", "{dp_rank}"},
 		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x REGISTER_WORKER=true RECOVERY_ADDR=:0", "", ""},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x REQUEST_PLANE=NATS", "", ""},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x REQUEST_PLANE=tcp RECOVERY_ADDR=:0", "", ""},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x REQUEST_PLANE=http", "KVRELAY_REQUEST_PLANE", "tcp or nats"},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x REQUEST_PLANE=nats RECOVERY_ADDR=:0", "KVRELAY_RECOVERY_ADDR", "only with REQUEST_PLANE=tcp"},
+		{"REQUEST_PLANE=nats", "KVRELAY_REQUEST_PLANE", "only with MEMBERSHIP"},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x WORKER_ID=0", "KVRELAY_WORKER_ID", "never 0"},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x WORKER_ID=0 REGISTER_WORKER=true", "", ""},
+		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x WORKER_ID=18446744073709551615", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://e:1 WORKER_ID=0", "KVRELAY_WORKER_ID", "never 0"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://e:1 WORKER_ID=9223372036854775807", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://e:1 WORKER_ID=9223372036854775808", "KVRELAY_WORKER_ID", "at most 9223372036854775807"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://e:1 WORKER_ID=9223372036854775808 REGISTER_WORKER=true", "", ""},
+		{"WORKER_ID=0", "", ""},
 		{"MEMBERSHIP=file", "KVRELAY_MEMBERSHIP", "DYN_FILE_KV"},
 		{"MEMBERSHIP=etcd", "KVRELAY_MEMBERSHIP", "ETCD_ENDPOINTS"},
 		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://a:2379,b:2379 ETCD_USER=u ETCD_PASSWORD=p", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=https://a:2379/,https://b:2379 ETCD_TLS_CA=f ETCD_TLS_CERT=c ETCD_TLS_KEY=k", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=a:2379 ETCD_TLS_CA=f", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://a:2379,https://b:2379", "KVRELAY_ETCD_ENDPOINTS", "all by http://"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=b:2379,https://a:2379 ETCD_TLS_CA=f", "", ""},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://a:2379 ETCD_TLS_CA=f", "KVRELAY_ETCD_TLS_CA", "https://"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=a:2379 ETCD_USER=u", "KVRELAY_ETCD_USER", "ETCD_PASSWORD"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=tcp://a:2379", "KVRELAY_ETCD_ENDPOINTS", "scheme"},
+		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://u:p@a:2379", "KVRELAY_ETCD_ENDPOINTS", "no user"},
 		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=http://a", "KVRELAY_ETCD_ENDPOINTS", "no port"},
 		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=a:1 ETCD_PASSWORD=p", "KVRELAY_ETCD_PASSWORD", "ETCD_USER"},
 		{"MEMBERSHIP=etcd ETCD_ENDPOINTS=a:1 ETCD_TLS_KEY=p", "KVRELAY_ETCD_TLS_KEY", "ETCD_TLS_CERT"},
 		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x SUBJECT=a", "KVRELAY_MEMBERSHIP", "no SUBJECT"},
 		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x PROFILE=json", "KVRELAY_MEMBERSHIP", "PROFILE=dynamo"},
 		{"MEMBERSHIP=file MEMBERSHIP_PATH=/x SINK=stdout", "KVRELAY_MEMBERSHIP", "SINK=nats"},
-		{"MEMBERSHIP=kubernetes RECOVERY_ADDR=h", "KVRELAY_RECOVERY_ADDR", "host:port"},
+		{"MEMBERSHIP=kubernetes POD_NAME=p POD_NAMESPACE=n POD_UID=u RECOVERY_ADDR=h", "KVRELAY_RECOVERY_ADDR", "host:port"},
 		{"REGISTER_WORKER=true", "KVRELAY_REGISTER_WORKER", "only with MEMBERSHIP"},
 	})
 }
 
-// Every line of notYet must refuse something: it names a setting, and a value that is allowed.
-func TestNotYetNamesSettings(t *testing.T) {
-	for _, feature := range notYet {
-		name, value, hasValue := strings.Cut(feature, "=")
-		if !hasValue {
-			value = "http://h:1"
+// TestPodRules: with MEMBERSHIP=kubernetes the pod is known, and the worker's
+// id is the one that Dynamo's routers compute.
+func TestPodRules(t *testing.T) {
+	const pod = "MEMBERSHIP=kubernetes POD_NAME=worker-0 POD_NAMESPACE=ns POD_UID=0af3-1 "
+	checkRules(t, []rule{
+		{pod, "", ""},
+		{pod + "REGISTER_WORKER=true RECOVERY_ADDR=:7000", "", ""},
+		{pod + "WORKER_ID=1186445869714687", "", ""},
+		{pod + "WORKER_ID=1186445869714687 WORKER_CONTAINER=main", "", ""},
+		{pod + "WORKER_ID=1186445869714688", "KVRELAY_WORKER_ID", "want 1186445869714687, or leave it out"},
+		{pod + "WORKER_CONTAINER=engine WORKER_ID=1186445869714687", "KVRELAY_WORKER_ID", "worker-0-engine"},
+		{pod + "WORKER_CONTAINER=a/b", "KVRELAY_WORKER_CONTAINER", "container"},
+		{strings.Replace(pod, "POD_NAME=worker-0", "", 1), "KVRELAY_POD_NAME", "metadata.name"},
+		{strings.Replace(pod, "POD_NAMESPACE=ns", "", 1), "KVRELAY_POD_NAMESPACE", "metadata.namespace"},
+		{strings.Replace(pod, "POD_UID=0af3-1", "", 1), "KVRELAY_POD_UID", "metadata.uid"},
+		{strings.Replace(pod, "worker-0", "../worker", 1), "KVRELAY_POD_NAME", "lower-case"},
+		{"POD_NAME=worker-0", "KVRELAY_POD_NAME", "MEMBERSHIP=kubernetes"},
+		{"WORKER_CONTAINER=engine", "KVRELAY_WORKER_CONTAINER", "MEMBERSHIP=kubernetes"},
+		{pod + "SINK=stdout", "KVRELAY_MEMBERSHIP", "SINK=nats"},
+	})
+	clean(t, strings.Fields(pod)...)
+	t.Setenv("DYN_KUBE_DISCOVERY_MODE", "container")
+	if got := problems(t); len(got) != 1 || !strings.HasPrefix(got[0], "KVRELAY_WORKER_CONTAINER") {
+		t.Errorf("Dynamo's container mode without a container: %q", got)
+	}
+}
+
+// TestWorkerResource: the variables that Dynamo's own processes have are read,
+// and the id follows the container mode.
+func TestWorkerResource(t *testing.T) {
+	for container, want := range map[string]string{"": "p-0", "main": "p-0", "engine": "p-0-engine"} {
+		clean(t, static, "MEMBERSHIP=kubernetes", "WORKER_CONTAINER="+container)
+		for name, value := range map[string]string{"POD_NAME": "p-0", "POD_NAMESPACE": "ns", "POD_UID": "u"} {
+			t.Setenv(name, value)
 		}
-		clean(t, static, name+"="+value)
-		got := strings.Join(problems(t), "\n")
-		if !strings.Contains(got, feature+" is not in this version") {
-			t.Errorf("%s: %s", feature, got)
+		c := mustLoad(t)
+		if c.WorkerResource() != want || c.PodNamespace != "ns" || c.PodUID != "u" || c.Worker("host") != DynamoWorkerID(want) {
+			t.Errorf("container %q: %s, %d", container, c.WorkerResource(), c.Worker("host"))
+		}
+	}
+}
+
+// TestRequestPlane: the routers' own variable counts, and is nobody's business
+// where nothing is put on record.
+func TestRequestPlane(t *testing.T) {
+	const file = "MEMBERSHIP=file"
+	for _, c := range []struct{ env, dyn, want, problem string }{
+		{file, "", PlaneTCP, ""},
+		{file, "tcp", PlaneTCP, ""},
+		{file, "NATS", PlaneNATS, ""},
+		{file, "http", "", "KVRELAY_REQUEST_PLANE"},
+		{"MEMBERSHIP=off", "http", "http", ""},
+	} {
+		clean(t, static, c.env, "MEMBERSHIP_PATH=")
+		t.Setenv("DYN_FILE_KV", "/x")
+		t.Setenv("DYN_REQUEST_PLANE", c.dyn)
+		if c.problem != "" {
+			if got := problems(t); len(got) != 1 || !strings.HasPrefix(got[0], c.problem) {
+				t.Errorf("%q: %q", c.dyn, got)
+			}
+		} else if got := mustLoad(t).RequestPlane; got != c.want {
+			t.Errorf("%s, %q: %q, want %q", c.env, c.dyn, got, c.want)
 		}
 	}
 }

@@ -75,17 +75,6 @@ func (l *loader) checkMembership() {
 		l.problemOf("MEMBERSHIP", "want no SUBJECT with it: routers listen on the profile's own")
 	case c.Membership == MembershipFile && c.MembershipPath == "":
 		l.problemOf("MEMBERSHIP", "want "+Prefix+"_MEMBERSHIP_PATH (or DYN_FILE_KV) with MEMBERSHIP=file")
-	case c.Membership == MembershipEtcd && len(c.EtcdEndpoints) == 0:
-		l.problemOf("MEMBERSHIP", "want "+Prefix+"_ETCD_ENDPOINTS (or ETCD_ENDPOINTS) with MEMBERSHIP=etcd")
-	}
-	if c.Membership != MembershipEtcd {
-		return
-	}
-	for i, server := range c.EtcdEndpoints {
-		if err := checkURL(server, true, false, "http", "https"); err != nil {
-			l.problemOf("ETCD_ENDPOINTS", inEntry(i, len(c.EtcdEndpoints), err).Error())
-			return
-		}
 	}
 }
 
@@ -104,8 +93,12 @@ var idle = []struct {
 		"NATS_URL", "NATS_URL", func(c *Config) bool { return len(c.NATSURL) > 0 || c.Sink == SinkStdout },
 	},
 	{"STREAM STREAM_CREATE", "SINK=jetstream", "SINK", func(c *Config) bool { return c.Sink == SinkJetStream }},
-	{"REGISTER_WORKER RECOVERY_ADDR", "MEMBERSHIP", "MEMBERSHIP", func(c *Config) bool { return c.Membership != MembershipOff }},
+	{"REGISTER_WORKER REQUEST_PLANE RECOVERY_ADDR", "MEMBERSHIP", "MEMBERSHIP", func(c *Config) bool { return c.Membership != MembershipOff }},
 	{"MEMBERSHIP_PATH", "MEMBERSHIP=file", "MEMBERSHIP", func(c *Config) bool { return c.Membership == MembershipFile }},
+	{
+		"POD_NAME POD_NAMESPACE POD_UID WORKER_CONTAINER",
+		"MEMBERSHIP=kubernetes", "MEMBERSHIP", func(c *Config) bool { return c.Membership == MembershipKubernetes },
+	},
 	{
 		"ETCD_ENDPOINTS ETCD_USER ETCD_PASSWORD ETCD_PASSWORD_FILE ETCD_TLS_CA ETCD_TLS_CERT ETCD_TLS_KEY",
 		"MEMBERSHIP=etcd", "MEMBERSHIP", func(c *Config) bool { return c.Membership == MembershipEtcd },

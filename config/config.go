@@ -39,6 +39,12 @@ const (
 	MembershipKubernetes = "kubernetes"
 )
 
+// Values of REQUEST_PLANE.
+const (
+	PlaneTCP  = "tcp"
+	PlaneNATS = "nats"
+)
+
 // Values of LOST.
 const (
 	LostClear = "clear"
@@ -149,6 +155,15 @@ type Config struct {
 	EtcdTLSCA        string `env:"ETCD_TLS_CA" doc:"PEM file of the authorities that sign etcd's certificates; not set: the system's"`
 	EtcdTLSCert      string `env:"ETCD_TLS_CERT" doc:"PEM file of the client certificate for etcd"`
 	EtcdTLSKey       string `env:"ETCD_TLS_KEY" doc:"PEM file of that certificate's key"`
+	// PodName, PodNamespace and PodUID are needed with MEMBERSHIP=kubernetes;
+	// Dynamo's own processes are given the same variables, by the downward API.
+	PodName      string `env:"POD_NAME" default:"$POD_NAME" doc:"name of the pod, with MEMBERSHIP=kubernetes"`
+	PodNamespace string `env:"POD_NAMESPACE" default:"$POD_NAMESPACE" doc:"Kubernetes namespace of the pod, with MEMBERSHIP=kubernetes"`
+	PodUID       string `env:"POD_UID" default:"$POD_UID" doc:"uid of the pod, with MEMBERSHIP=kubernetes"`
+	// WorkerContainer is needed where Dynamo runs with DYN_KUBE_DISCOVERY_MODE=container.
+	WorkerContainer string `env:"WORKER_CONTAINER" doc:"the engine's container, with MEMBERSHIP=kubernetes and Dynamo's container mode; empty: pod mode"`
+	// RequestPlane is the routers' DYN_REQUEST_PLANE. Empty: PlaneTCP.
+	RequestPlane string `env:"REQUEST_PLANE" default:"$DYN_REQUEST_PLANE" shown:"$DYN_REQUEST_PLANE, else tcp" doc:"how Dynamo routers ask for recovery (with MEMBERSHIP): tcp, nats; must be the routers' DYN_REQUEST_PLANE"`
 	// RecoveryAddr is host:port; port 0 is a free one. Empty: the address
 	// that routers reach this host or pod at.
 	RecoveryAddr string `env:"RECOVERY_ADDR" shown:"host's or pod's address, free port" doc:"host:port where Dynamo routers ask for recovery (with MEMBERSHIP); must be reachable from them"`
@@ -165,7 +180,7 @@ type Config struct {
 	// OutBytes reached: live batches are discarded and replayed later.
 	OutBytes Size `env:"OUT_BYTES" default:"64MiB" min:"1" doc:"bytes of router events not yet confirmed by NATS, whole process; beyond it the engine's replay buffer keeps them"`
 	// ReplayIdle without a frame: the replay's fate is unknown, and it is asked again.
-	ReplayIdle        time.Duration `env:"REPLAY_IDLE" default:"1s" min:"1ms" max:"24h" doc:"a replay without a frame this long is asked again"`
+	ReplayIdle        time.Duration `env:"REPLAY_IDLE" default:"1s" min:"1ms" max:"24h" doc:"a replay that brings nothing for this long is asked again"`
 	ReplayAttempts    int           `env:"REPLAY_ATTEMPTS" default:"8" min:"1" max:"1000000" doc:"replay attempts without progress before history counts as lost"`
 	ReplayConcurrency int           `env:"REPLAY_CONCURRENCY" default:"8" min:"1" max:"65536" doc:"replays at once, whole process"`
 	// Heartbeat must be shorter than PeerTimeout.

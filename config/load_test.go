@@ -9,7 +9,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
+
+// foreign are other programs' variables that are read.
+var foreign = []string{"DYN_FILE_KV", "DYN_REQUEST_PLANE", "ETCD_ENDPOINTS", "POD_NAME", "POD_NAMESPACE", "POD_UID", "DYN_KUBE_DISCOVERY_MODE"}
 
 // clean takes every KVRELAY_ variable of the surroundings away for the test,
 // and sets those given as NAME=value without the prefix.
@@ -17,7 +22,7 @@ func clean(t *testing.T, env ...string) {
 	t.Helper()
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, Prefix+"_") || name == "DYN_FILE_KV" || name == "ETCD_ENDPOINTS" {
+		if strings.HasPrefix(name, Prefix+"_") || slices.Contains(foreign, name) {
 			t.Setenv(name, value) // restored afterwards
 			os.Unsetenv(name)
 		}
@@ -305,6 +310,8 @@ func FuzzLoad(f *testing.F) {
 	f.Add("listen:tcp://*:5557", "tcp://h:65535", "1", "a.{", "x,,y")
 	f.Fuzz(func(t *testing.T, endpoints, replay, size, subject, url string) {
 		clean(t)
+		args := []string{"--endpoints=" + endpoints, "--replay-endpoints=" + replay, "--hold-bytes=" + size, "--subject=" + subject, "--nats-url=" + url}
+		fuzzlimit.Run(t, len(strings.Join(args, "")), func() { _, _ = Load(nil, args) })
 		c, err := Load(nil, []string{"--endpoints=" + endpoints, "--replay-endpoints=" + replay, "--hold-bytes=" + size, "--subject=" + subject, "--nats-url=" + url})
 		if err != nil {
 			var all Problems
@@ -318,7 +325,11 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			t.Fatalf("read once and not twice: %v", err)
 		}
-		if len(c.Sources()) != c.Ranks || len(again.Sources()) != len(c.Sources()) {
+		want := c.Ranks
+		if !c.IsStatic() { // nothing but blanks is no endpoint
+			want = 0
+		}
+		if len(c.Sources()) != want || len(again.Sources()) != len(c.Sources()) {
 			t.Fatalf("%d ranks, sources %v, again %v", c.Ranks, c.Sources(), again.Sources())
 		}
 		for i, s := range c.Sources() {

@@ -16,13 +16,28 @@ func (c *Config) EngineAddress() string {
 	return string(c.DiscoveryURL)
 }
 
-// Worker is WORKER_ID, or the derived id of this host's engine when that is
-// not set. It does not hold with MEMBERSHIP=kubernetes, where Dynamo's own id counts.
+// Worker is WORKER_ID, or when that is not set: with MEMBERSHIP=kubernetes
+// Dynamo's own id, else the derived id of this host's engine.
 func (c *Config) Worker(host string) uint64 {
 	if c.WorkerID.Has {
 		return c.WorkerID.Value
 	}
+	if c.Membership == MembershipKubernetes {
+		return DynamoWorkerID(c.WorkerResource())
+	}
 	return DeriveWorkerID(c.Namespace, host, c.EngineAddress())
+}
+
+// mainContainer is the one that Dynamo's container mode names like the pod.
+const mainContainer = "main"
+
+// WorkerResource is the name of the worker's custom resource in Kubernetes: the
+// pod's, or <pod>-<container> in Dynamo's container mode.
+func (c *Config) WorkerResource() string {
+	if c.WorkerContainer == "" || c.WorkerContainer == mainContainer {
+		return c.PodName
+	}
+	return c.PodName + "-" + c.WorkerContainer
 }
 
 // DeriveWorkerID is a stable 53-bit number (1 … 2^53 − 1, which every JSON

@@ -23,7 +23,8 @@ import (
 
 const dynamoBlock = 4 // tokens
 
-// dynamoPython runs a script of py in the environment of Dynamo.
+// dynamoPython runs a script of py in the environment of Dynamo, with records in
+// root: a folder, or the URL of an etcd.
 func dynamoPython(t testing.TB, script, root, nats string, args ...string) *dynamoProcess {
 	t.Helper()
 	python := filepath.Join("..", ".venv-dynamo", "bin", "python")
@@ -32,8 +33,12 @@ func dynamoPython(t testing.TB, script, root, nats string, args ...string) *dyna
 	}
 	p := &dynamoProcess{t: t, cmd: exec.Command(python, append([]string{filepath.Join("py", script)}, args...)...)}
 	p.cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "DYN_LOG=warn", "DYN_DISCOVERY_BACKEND=file",
-		"DYN_FILE_KV=" + root, "NATS_SERVER=" + nats, "DYN_EVENT_PLANE=nats",
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "DYN_LOG=warn", "NATS_SERVER=" + nats, "DYN_EVENT_PLANE=nats",
+	}
+	if strings.HasPrefix(root, "http://") {
+		p.cmd.Env = append(p.cmd.Env, "DYN_DISCOVERY_BACKEND=etcd", "ETCD_ENDPOINTS="+root)
+	} else {
+		p.cmd.Env = append(p.cmd.Env, "DYN_DISCOVERY_BACKEND=file", "DYN_FILE_KV="+root)
 	}
 	var errs strings.Builder
 	p.cmd.Stderr = &errs
@@ -103,7 +108,7 @@ type dynamoRouter struct{ *dynamoProcess }
 
 func (w *dynamoWorld) router(nats string) dynamoRouter {
 	w.t.Helper()
-	r := dynamoRouter{dynamoPython(w.t, "dynamo_router.py", w.root, nats, "dynamo.backend.generate", fmt.Sprint(dynamoBlock), "tcp")}
+	r := dynamoRouter{dynamoPython(w.t, "dynamo_router.py", w.root, nats, "dynamo.backend.generate", fmt.Sprint(dynamoBlock), w.plane)}
 	r.line()
 	return r
 }
@@ -154,7 +159,8 @@ func (r dynamoRouter) sees(what string, p prompt, worker uint64, rank uint32, bl
 // dynamoWorld is an engine of two ranks, and NATS, for a kvrelay and routers.
 type dynamoWorld struct {
 	t     *testing.T
-	root  string // of the records
+	root  string // of the records: a folder, or the URL of an etcd
+	plane string // DYN_REQUEST_PLANE
 	nats  string
 	ranks []*mockengine.Publisher
 	set   settings
@@ -162,7 +168,7 @@ type dynamoWorld struct {
 
 func newDynamoWorld(t *testing.T, ranks int) *dynamoWorld {
 	t.Helper()
-	w := &dynamoWorld{t: t, root: t.TempDir(), nats: natsServer(t, -1).ClientURL()}
+	w := &dynamoWorld{t: t, root: t.TempDir(), plane: "tcp", nats: natsServer(t, -1).ClientURL()}
 	var live, replay []string
 	for rank := range ranks {
 		p := mockengine.NewPublisher(mockengine.PublisherOptions{

@@ -22,8 +22,11 @@ func tokens(first uint32, n int) prompt {
 }
 
 // A stock router sees every block come and go at both ranks, through kvrelay and no Dynamo process.
-func TestDynamoLife(t *testing.T) {
-	w := newDynamoWorld(t, 2)
+func TestDynamoLife(t *testing.T) { dynamoLife(t, newDynamoWorld(t, 2)) }
+
+// dynamoLife is that story in a world of two ranks.
+func dynamoLife(t *testing.T, w *dynamoWorld) {
+	t.Helper()
 	early := w.router(w.nats) // before there is anything
 	k := startKvrelay(t, w.set)
 	a, b := tokens(11, 8), tokens(100, 12)

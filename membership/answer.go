@@ -40,7 +40,7 @@ var (
 // answer calls the router home and answers it. What goes wrong there costs this answer alone.
 func (s *server) answer(ctx context.Context, req *request) {
 	log := s.log.With("path", req.Path, "request", req.ID)
-	c, err := (&net.Dialer{Timeout: callTime}).DialContext(ctx, "tcp", req.Home.Address)
+	c, err := callHome(req.local).DialContext(ctx, "tcp", req.Home.Address)
 	if err != nil {
 		log.Warn("a router asked for recovery but cannot be reached for the answer", "router", req.Home.Address, "error", err)
 		return

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // FuzzRequest: whatever comes, nothing is read beyond a request's own length,
@@ -16,6 +18,15 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Add(append(frame("p", "a", "s", query{}), frame("q", "b", "t", query{})...))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		fuzzlimit.Run(t, len(b), func() {
+			for r := bufio.NewReader(bytes.NewReader(b)); ; {
+				path, body, err := readRequest(r)
+				if err != nil {
+					return
+				}
+				_, _ = parseBody(path, body)
+			}
+		})
 		r := bufio.NewReader(bytes.NewReader(b))
 		at := 0
 		for {
@@ -62,6 +73,7 @@ func FuzzFileName(f *testing.F) {
 	f.Add("namespace/a/../..")
 	f.Add("%2F%")
 	f.Fuzz(func(t *testing.T, s string) {
+		fuzzlimit.Run(t, len(s), func() { unescape(escape(s)) })
 		name := escape(s)
 		for i := range len(name) {
 			if c := name[i]; c != '%' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {

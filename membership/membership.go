@@ -9,9 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/convert"
 )
@@ -48,6 +51,11 @@ type Options struct {
 	// RecoveryAddr is host:port where routers ask for recovery; port 0: a free
 	// one. Without a host, or "": the address that this host's default route has.
 	RecoveryAddr string
+	// NATS, when not nil, has routers ask over NATS (Dynamo's NATS request plane)
+	// instead of at RecoveryAddr: it connects to the routers' servers. trouble,
+	// which does not block, is to be called with what goes wrong on the
+	// connection; dead is to be closed when it is.
+	NATS func(ctx context.Context, trouble func(error)) (nc *nats.Conn, dead <-chan struct{}, err error)
 	// RegisterWorker puts the worker and a model card on record too, where no
 	// Dynamo process does.
 	RegisterWorker bool
@@ -59,8 +67,9 @@ type Registry struct {
 	o      Options
 	log    *slog.Logger
 	server *server
-	up     chan struct{} // closed when the server listens
+	up     chan struct{} // closed when the server can be asked
 	target string        // host:port that is advertised; set before up is closed
+	nats   *natsPlane    // likewise; nil: routers ask over TCP
 
 	worker theWorker
 
@@ -99,19 +108,25 @@ func New(o Options) (*Registry, error) {
 // and returns nil then. Its error says why it cannot listen. What is on record
 // when it returns is withdrawn by those who registered it, or expires.
 func (r *Registry) Run(ctx context.Context) error {
-	ln, target, err := listen(ctx, r.o.RecoveryAddr)
-	if err != nil {
-		return fmt.Errorf("listening for Dynamo's recovery requests (RECOVERY_ADDR): %w", err)
+	var ln net.Listener // nil: routers ask over NATS
+	if r.o.NATS == nil {
+		var err error
+		if ln, r.target, err = listen(ctx, r.o.RecoveryAddr); err != nil {
+			return fmt.Errorf("listening for Dynamo's recovery requests (RECOVERY_ADDR): %w", err)
+		}
+		close(r.up)
+		r.log.Info("answering Dynamo routers' recovery requests", "addr", r.target)
 	}
-	r.target = target
-	close(r.up)
-	r.log.Info("answering Dynamo routers' recovery requests", "addr", target)
 	var wg sync.WaitGroup
 	wg.Go(func() { r.o.Store.Run(ctx) })
 	if !r.o.RegisterWorker {
 		wg.Go(func() { r.lookForWorkers(ctx) })
 	}
-	r.server.run(ctx, ln)
+	if ln != nil {
+		r.server.run(ctx, ln)
+	} else {
+		r.runNATS(ctx)
+	}
 	wg.Wait()
 	return nil
 }
@@ -129,23 +144,35 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 	}
 	rec := r.record(src)
 	remove := r.server.add(rec.Path, src)
-	leave := func() {}
-	err = r.untilAlone(ctx, rec)
+	leave := func(context.Context) {}
+	put := false
+	deafen, err := r.hear(ctx, rec.Path)
+	if err == nil {
+		err = r.untilAlone(ctx, rec)
+	}
 	if err == nil && r.o.RegisterWorker {
 		if err = r.joinWorker(ctx, src); err == nil {
-			leave = func() { r.leaveWorker(ctx, src) }
+			leave = func(ctx context.Context) { r.leaveWorker(ctx, src) }
 		}
 	}
 	if err == nil {
-		err = r.retry(ctx, "putting the event source on record", func() error { return r.o.Store.Put(ctx, rec.Key, rec.Value) })
+		err = r.retry(ctx, "putting the event source on record", func() error {
+			put = true // whatever it returns
+			return r.o.Store.Put(ctx, rec.Key, rec.Value)
+		})
 	}
 	withdraw = func() {
-		r.withdraw(ctx, rec.Key)
-		leave()
+		ctx, cancel := takingBack(ctx)
+		defer cancel()
+		if put {
+			r.withdraw(ctx, rec.Key)
+		}
+		leave(ctx)
+		deafen()
 		remove()
 	}
 	if err != nil {
-		withdraw() // it may have been put
+		withdraw()
 		return nil, err
 	}
 	r.log.Info("on record for Dynamo routers", "worker_id", src.WorkerID(), "dp_rank", src.Rank(), "publisher_id", src.PublisherID(), "key", rec.Key)
@@ -153,12 +180,17 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 }
 
 const (
-	// retryAfter is the pause after trouble with the store.
+	// retryAfter is the pause after trouble with the store; it doubles up to retryMost.
 	retryAfter = time.Second
+	retryMost  = 15 * time.Second
 	// lookAgain is how often another life's record is looked at.
 	lookAgain = 250 * time.Millisecond
-	// withdrawFor bounds taking back a record; after it the record expires by itself.
-	withdrawFor = 3 * time.Second
+	// withdrawFor bounds taking back all records of a rank; after it they expire
+	// by themselves. With the 3 s that NATS has at the end it fits into the 5 s
+	// that a process has.
+	withdrawFor = time.Second
+	// withdrawAgain is the pause after a withdrawal that failed.
+	withdrawAgain = 100 * time.Millisecond
 	// repeatLog is the least time between two log lines about the same trouble.
 	repeatLog = time.Minute
 )
@@ -184,12 +216,13 @@ func (r *Registry) untilAlone(ctx context.Context, rec record) error {
 			waiting = now
 		}
 		for _, e := range others {
-			if !e.Dead {
+			if !e.Dead && !r.gone(ctx, e.Value) {
 				continue
 			}
-			if err := r.o.Store.Delete(ctx, e.Key); err == nil {
-				r.log.Info("removed the record that an earlier life left", "key", e.Key)
+			if err := r.retry(ctx, "removing the record that an earlier life left", func() error { return r.o.Store.Delete(ctx, e.Key) }); err != nil {
+				return err
 			}
+			r.log.Info("removed the record that an earlier life left", "key", e.Key)
 		}
 		if now.Sub(waiting) > withinLease && now.Sub(told) > repeatLog {
 			told = now
@@ -219,7 +252,7 @@ func (r *Registry) rivals(ctx context.Context, rec record) ([]Entry, error) {
 
 // retry calls f until it succeeds or ctx ends.
 func (r *Registry) retry(ctx context.Context, doing string, f func() error) error {
-	for {
+	for pause := retryAfter; ; pause = min(2*pause, retryMost) {
 		err := f()
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -228,7 +261,7 @@ func (r *Registry) retry(ctx context.Context, doing string, f func() error) erro
 			return nil
 		}
 		r.tell(doing, err)
-		if !sleep(ctx, retryAfter) {
+		if !sleep(ctx, pause/2+rand.N(pause/2)) { // so that relays do not come all at once
 			return ctx.Err()
 		}
 	}
@@ -247,12 +280,27 @@ func (r *Registry) tell(doing string, err error) {
 	}
 }
 
-// withdraw takes a record back, also after ctx has ended.
+// takingBack is the time for taking records back, also after ctx has ended.
+func takingBack(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), withdrawFor)
+}
+
+// withdraw takes a record back. Routers would go on asking for recovery where
+// nobody answers, so it is tried until ctx ends.
 func (r *Registry) withdraw(ctx context.Context, key string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawFor)
-	defer cancel()
-	if err := r.o.Store.Delete(ctx, key); err != nil {
-		r.log.Warn("a record could not be withdrawn: routers keep it until it expires", "key", key, "error", err)
+	var why error
+	for {
+		err := r.o.Store.Delete(ctx, key)
+		if err == nil {
+			return
+		}
+		if why == nil || ctx.Err() == nil {
+			why = err
+		}
+		if !sleep(ctx, withdrawAgain) {
+			r.log.Warn("a record could not be withdrawn: routers keep it until it expires", "key", key, "error", why)
+			return
+		}
 	}
 }
 

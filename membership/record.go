@@ -25,7 +25,7 @@ type record struct {
 	Prefix string // of the keys of all sources of the endpoint
 	Value  []byte
 	Worker worker
-	Path   string // of its recovery requests
+	Path   string // of its recovery requests: the subject, over NATS
 }
 
 // eventSource is the value of an event source's record.
@@ -66,15 +66,28 @@ func (r *Registry) record(src Source) record {
 	}
 	rec.Key = rec.Prefix + strconv.FormatUint(id, 16)
 	query := "worker_kv_query_source_" + strconv.FormatUint(id, 16)
-	rec.Path = fmt.Sprintf("%x/%s/%s/%s", src.WorkerID(), e.Namespace, e.Component, query)
+	var transport map[string]string
+	rec.Path, transport = r.way(src.WorkerID(), query)
 	v := eventSource{Type: "EventSource", Scope: scope{"endpoint", e}, Topic: topic, Publisher: id}
 	v.Metadata.State, v.Metadata.Worker, v.Metadata.Publisher = e, rec.Worker, id
 	v.Metadata.Recovery = &instance{
 		Namespace: e.Namespace, Component: e.Component, Endpoint: query, ID: src.WorkerID(),
-		Transport: map[string]string{"tcp": r.target + "/" + rec.Path},
+		Transport: transport,
 	}
 	rec.Value = mustJSON(v)
 	return rec
+}
+
+// way is how routers reach an endpoint of a worker's component here: the path
+// or subject of their requests, and what a record says of it.
+func (r *Registry) way(id uint64, endpoint string) (path string, transport map[string]string) {
+	e := r.o.Endpoint
+	if r.o.NATS != nil {
+		path = fmt.Sprintf("%s_%s.%s-%x", segment(e.Namespace), segment(e.Component), segment(endpoint), id)
+		return path, map[string]string{"nats_tcp": path}
+	}
+	path = fmt.Sprintf("%x/%s/%s/%s", id, e.Namespace, e.Component, endpoint)
+	return path, map[string]string{"tcp": r.target + "/" + path}
 }
 
 // workerOf reads which rank a record is about; false: it is no event source.

@@ -68,6 +68,9 @@ func joined(t *testing.T, root string, change ...func(*Options)) (r *Registry, s
 	return r, stop
 }
 
+// elsewhere is a registry like r on another host: whether it lives cannot be seen.
+func elsewhere(r *Registry) *Registry { return &Registry{o: r.o, target: "203.0.113.7:1"} }
+
 const sourcesOf = "v1/event_sources"
 
 func files(t *testing.T, root string) []string {
@@ -136,7 +139,7 @@ func TestRival(t *testing.T) {
 	r, _ := joined(t, root)
 	others := NewFile(root, testLog(t))
 	put := func(publisher, worker uint64, rank uint32) string {
-		rec := r.record(fixed{worker: worker, publisher: publisher, rank: rank})
+		rec := elsewhere(r).record(fixed{worker: worker, publisher: publisher, rank: rank})
 		if err := others.Put(t.Context(), rec.Key, rec.Value); err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +187,7 @@ func TestRegisterEnds(t *testing.T) {
 	root := t.TempDir()
 	r, _ := joined(t, root)
 	others := NewFile(root, testLog(t))
-	rec := r.record(fixed{worker: 7, publisher: 1, rank: 0})
+	rec := elsewhere(r).record(fixed{worker: 7, publisher: 1, rank: 0})
 	if err := others.Put(t.Context(), rec.Key, rec.Value); err != nil {
 		t.Fatal(err)
 	}

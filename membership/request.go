@@ -31,6 +31,7 @@ type request struct {
 	End      *uint64 // last one that the router knows to exist
 	DumpFail bool    // the router knows TreeDumpFailed
 	Home     home
+	local    bool // it came from this host, or over NATS: its answer may go to loopback
 }
 
 // home is where the answer goes.

@@ -26,9 +26,10 @@ const (
 	acceptPause = 100 * time.Millisecond
 )
 
-// server is Dynamo's TCP request plane, as far as recovery needs it: requests
-// come over pooled connections and are acknowledged there; each answer goes
-// over a connection of its own to the address that the request names.
+// server is Dynamo's request plane, as far as recovery needs it. Over TCP
+// requests come over pooled connections and are acknowledged there (over NATS:
+// natsPlane); each answer goes over a connection of its own to the address that
+// the request names.
 type server struct {
 	log     *slog.Logger
 	answers chan struct{} // a token per answer
@@ -79,6 +80,19 @@ func (s *server) workers() []uint64 {
 	}
 	return ids
 }
+
+// begin counts an answer in, until done is called; false: there are too many.
+func (s *server) begin() bool {
+	select {
+	case s.answers <- struct{}{}:
+		return true
+	default:
+		s.log.Warn("too many recovery requests at once: one is refused, its router asks again", "limit", maxAnswers)
+		return false
+	}
+}
+
+func (s *server) done() { <-s.answers }
 
 func (s *server) find(path string) *served {
 	s.mu.Lock()
@@ -195,18 +209,16 @@ func (s *server) serve(ctx context.Context, c net.Conn, wg *sync.WaitGroup) {
 			}
 			return
 		}
-		select {
-		case s.answers <- struct{}{}:
-		default:
-			s.log.Warn("too many recovery requests at once: one is refused, its router asks again", "limit", maxAnswers)
+		req.local = fromHere(c)
+		if !s.begin() {
 			return
 		}
 		if _, err := c.Write([]byte{0, 0, 0, 0}); err != nil {
-			<-s.answers
+			s.done()
 			return
 		}
 		wg.Go(func() {
-			defer func() { <-s.answers }()
+			defer s.done()
 			s.answer(ctx, &req)
 		})
 	}

@@ -39,6 +39,7 @@ type theWorker struct {
 	turn   chan struct{} // a token for who changes the records
 	ranks  int           // that are on record; owned by who has the token
 	onFile card          // what was put; likewise
+	deafen func()        // ends hearing requests for the engine; likewise
 
 	mu     sync.Mutex
 	engine Engine
@@ -81,10 +82,10 @@ type modelCard struct {
 func (r *Registry) workerRecords(id uint64, c card) (instanceKey, modelKey string, instanceValue, modelValue []byte) {
 	e := r.o.Endpoint
 	rest := fmt.Sprintf("%s/%s/%s/%x", e.Namespace, e.Component, e.Name, id)
+	_, transport := r.way(id, e.Name)
 	i := instance{
 		Type: "Endpoint", Namespace: e.Namespace, Component: e.Component, Endpoint: e.Name, ID: id,
-		// Requests for the engine itself are refused there with a reason.
-		Transport: map[string]string{"tcp": fmt.Sprintf("%s/%x/%s/%s/%s", r.target, id, e.Namespace, e.Component, e.Name)},
+		Transport: transport, // requests for the engine itself are refused there with a reason
 	}
 	m := modelCard{Type: "Model", Namespace: e.Namespace, Component: e.Component, Endpoint: e.Name, ID: id}
 	m.Card.Name, m.Card.Slug = "kvrelay", "kvrelay"
@@ -133,9 +134,25 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	if w.ranks == 0 {
 		err := r.untilFree(ctx, instanceKey)
 		if err == nil {
-			err = r.retry(ctx, "putting the worker on record", func() error { return r.o.Store.Put(ctx, instanceKey, instanceValue) })
+			path, _ := r.way(src.WorkerID(), r.o.Endpoint.Name)
+			w.deafen, err = r.hear(ctx, path)
+		}
+		put := false
+		if err == nil {
+			err = r.retry(ctx, "putting the worker on record", func() error {
+				put = true // whatever it returns
+				return r.o.Store.Put(ctx, instanceKey, instanceValue)
+			})
 		}
 		if err != nil {
+			if put {
+				ctx, cancel := takingBack(ctx)
+				defer cancel()
+				r.withdraw(ctx, instanceKey)
+			}
+			if w.deafen != nil {
+				w.deafen()
+			}
 			return err
 		}
 		w.onFile = card{}
@@ -143,8 +160,11 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	if c != w.onFile {
 		if err := r.retry(ctx, "putting the model card on record", func() error { return r.o.Store.Put(ctx, modelKey, modelValue) }); err != nil {
 			if w.ranks == 0 {
+				ctx, cancel := takingBack(ctx)
+				defer cancel()
 				r.withdraw(ctx, modelKey)
 				r.withdraw(ctx, instanceKey)
+				w.deafen()
 			}
 			return err
 		}
@@ -154,16 +174,17 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	return nil
 }
 
-// leaveWorker counts a rank out; the last one takes the worker off the record.
+// leaveWorker counts a rank out; the last one takes the worker off the record,
+// with ctx.
 func (r *Registry) leaveWorker(ctx context.Context, src Source) {
-	ctx = context.WithoutCancel(ctx)
 	w := &r.worker
-	w.take(ctx)
+	w.take(context.WithoutCancel(ctx)) // whoever has it gives it back when the process ends
 	defer w.give()
 	if w.ranks--; w.ranks == 0 {
 		instanceKey, modelKey, _, _ := r.workerRecords(src.WorkerID(), w.onFile)
 		r.withdraw(ctx, modelKey)
 		r.withdraw(ctx, instanceKey)
+		w.deafen()
 	}
 }
 
@@ -182,7 +203,7 @@ func (r *Registry) untilFree(ctx context.Context, key string) error {
 			}
 			return err
 		})
-		if err != nil || there == nil || there.Dead {
+		if err != nil || there == nil || there.Dead || r.gone(ctx, there.Value) {
 			return err
 		}
 		now := time.Now()
@@ -213,6 +234,11 @@ func (w *theWorker) give() { <-w.turn }
 // lookForWorker is how often it is looked whether a worker that kvrelay speaks
 // for is on record. Twice not, and the log tells: engines start slowly.
 const lookForWorker = 30 * time.Second
+
+// maxTold bounds the ids in a log line; there may be thousands of workers.
+const maxTold = 32
+
+func few(ids []uint64) []uint64 { return ids[:min(len(ids), maxTold)] }
 
 // lookForWorkers tells of workers that no Dynamo process has on record: routers
 // ignore their event sources.
@@ -246,7 +272,7 @@ func (r *Registry) lookForWorkers(ctx context.Context) {
 			}
 			if missed[id]++; missed[id] == 2 {
 				r.log.Error("no Dynamo process has this worker on record, so routers ignore its events: set WORKER_ID to the id of the engine's Dynamo worker, or REGISTER_WORKER=true where there is none",
-					"worker_id", id, "on_record", slices.Sorted(maps.Keys(there)))
+					"worker_id", id, "on_record", few(slices.Sorted(maps.Keys(there))))
 			}
 		}
 	}

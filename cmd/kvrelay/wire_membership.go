@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/discovery"
 	"github.com/kvrelay/kvrelay/membership"
@@ -23,10 +25,22 @@ func joinDynamo(ctx context.Context, c *config.Config, so *sinks.Options, log *s
 	if c.Membership == config.MembershipOff {
 		return ctx, nil, nil
 	}
+	var plane natsPlane
+	if c.RequestPlane == config.PlaneNATS {
+		servers := *so
+		plane = func(ctx context.Context, trouble func(error)) (*nats.Conn, <-chan struct{}, error) {
+			return sinks.Connect(ctx, servers, "recovery", trouble)
+		}
+	}
+	store, err := recordStore(c, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	registry, err := membership.New(membership.Options{
 		Endpoint:       membership.Endpoint{Namespace: c.Namespace, Component: c.Component, Name: c.EndpointName},
-		Store:          membership.NewFile(c.MembershipPath, log),
+		Store:          store,
 		RecoveryAddr:   c.RecoveryAddr,
+		NATS:           plane,
 		RegisterWorker: c.RegisterWorker,
 		Log:            log,
 	})
@@ -42,6 +56,20 @@ func joinDynamo(ctx context.Context, c *config.Config, so *sinks.Options, log *s
 	})
 	return joined, &dynamo{registry, func() { stop(); fail(nil) }}, nil
 }
+
+// recordStore is where MEMBERSHIP has records kept.
+func recordStore(c *config.Config, log *slog.Logger) (membership.Store, error) {
+	switch c.Membership {
+	case config.MembershipEtcd:
+		return etcdStore(c, log)
+	case config.MembershipKubernetes:
+		return kubeStore(c, log)
+	}
+	return membership.NewFile(c.MembershipPath, log), nil
+}
+
+// natsPlane connects to where routers ask over NATS: the servers of the events.
+type natsPlane = func(ctx context.Context, trouble func(error)) (*nats.Conn, <-chan struct{}, error)
 
 // done ends what joinDynamo began.
 func (d *dynamo) done() {

@@ -1,7 +1,8 @@
 """A stock Dynamo KV router, asked over stdin: a JSON object a line, answered by one.
 
 Arguments: namespace.component.endpoint, block size, request plane. The
-environment says where NATS (NATS_SERVER) and the records (DYN_FILE_KV) are.
+environment says where NATS (NATS_SERVER) and the records are (DYN_DISCOVERY_BACKEND
+file with DYN_FILE_KV, or etcd with ETCD_ENDPOINTS).
 
   {"tokens": [...], "lora": name or null, "salt": text or null}
       -> {"overlap": [[worker, rank, blocks of the prompt on the device], ...]}
@@ -9,6 +10,7 @@ environment says where NATS (NATS_SERVER) and the records (DYN_FILE_KV) are.
 
 import asyncio
 import json
+import os
 import sys
 
 from dynamo.llm import KvRouter, KvRouterConfig
@@ -17,7 +19,7 @@ from dynamo.runtime import DistributedRuntime
 
 async def main(path, block_size, plane):
     loop = asyncio.get_running_loop()
-    runtime = DistributedRuntime(loop, "file", plane, event_plane="nats")
+    runtime = DistributedRuntime(loop, os.environ["DYN_DISCOVERY_BACKEND"], plane, event_plane="nats")
     router = KvRouter(runtime.endpoint(path), int(block_size), KvRouterConfig())
     print(json.dumps({"ready": True}), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):

@@ -3,6 +3,7 @@ beside kvrelay. Arguments: namespace.component.endpoint, block size. Prints its
 instance id when it is on record, and runs until stdin closes."""
 
 import asyncio
+import os
 import sys
 
 from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
@@ -15,7 +16,7 @@ async def generate(request):
 
 async def main(path, block_size):
     loop = asyncio.get_running_loop()
-    runtime = DistributedRuntime(loop, "file", "tcp", event_plane="nats")
+    runtime = DistributedRuntime(loop, os.environ["DYN_DISCOVERY_BACKEND"], "tcp", event_plane="nats")
     endpoint = runtime.endpoint(path)
     config = ModelRuntimeConfig()
     config.total_kv_blocks = 64

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -24,12 +25,19 @@ type objects struct {
 	configMaps  []*corev1.ConfigMap
 	policies    []*networkingv1.NetworkPolicy
 	podMonitors []*monitoringv1.PodMonitor
+	accounts    []*corev1.ServiceAccount
+	roles       []*rbacv1.Role
+	bindings    []*rbacv1.RoleBinding
 }
 
 // build does what `kustomize build` does: krusty is what that command consists of.
 func build(t *testing.T, dir string) *objects {
 	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", dir))
+	path := dir
+	if !filepath.IsAbs(dir) {
+		path = filepath.Join("..", dir)
+	}
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path)
 	if err != nil {
 		t.Fatalf("kustomize build k8s/%s: %v", dir, err)
 	}
@@ -66,6 +74,12 @@ func (o *objects) add(text []byte) error {
 		return decode(text, &o.policies)
 	case "monitoring.coreos.com/v1 PodMonitor":
 		return decode(text, &o.podMonitors)
+	case "v1 ServiceAccount":
+		return decode(text, &o.accounts)
+	case "rbac.authorization.k8s.io/v1 Role":
+		return decode(text, &o.roles)
+	case "rbac.authorization.k8s.io/v1 RoleBinding":
+		return decode(text, &o.bindings)
 	}
 	return fmt.Errorf("%s %s has no check", kind.APIVersion, kind.Kind)
 }
@@ -90,12 +104,15 @@ func decode[T any](text []byte, list *[]*T) error {
 }
 
 // engines are the folders with an engine and kvrelay beside it.
-var engines = []string{"overlays/vllm", "overlays/sglang", "overlays/data-parallel", "overlays/vllm-monitored"}
+var engines = []string{"overlays/vllm", "overlays/sglang", "overlays/data-parallel", "overlays/vllm-monitored", "overlays/dynamo"}
 
 // TestEveryFolderIsChecked: a folder with a kustomization is built here, by
 // itself or as a part of one that is.
 func TestEveryFolderIsChecked(t *testing.T) {
-	known := map[string]bool{"base": true, "nats": true, "components/podmonitor": true, "components/nats-credentials": true}
+	known := map[string]bool{
+		"base": true, "nats": true, "components/podmonitor": true, "components/nats-credentials": true,
+		"components/dynamo": true, "components/dynamo-register-worker": true,
+	}
 	for _, dir := range engines {
 		known[dir] = true
 	}
@@ -118,7 +135,8 @@ func TestEveryFolderIsChecked(t *testing.T) {
 
 // TestFieldsAreExplained: whoever reads a manifest finds the reasons there.
 func TestFieldsAreExplained(t *testing.T) {
-	for _, file := range []string{"base/deployment.yaml", "base/networkpolicy.yaml", "overlays/data-parallel/engine.yaml", "nats/nats.conf"} {
+	for _, file := range []string{"base/deployment.yaml", "base/networkpolicy.yaml", "overlays/data-parallel/engine.yaml", "nats/nats.conf",
+		"components/dynamo/deployment.yaml", "components/dynamo/networkpolicy.yaml", "components/dynamo/rbac.yaml", "components/dynamo/service.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", file))
 		if err != nil {
 			t.Fatal(err)

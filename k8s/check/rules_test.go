@@ -138,15 +138,33 @@ func TestSettings(t *testing.T) {
 		cmd := exec.Command(binary, "config")
 		cmd.Env = []string{}
 		for _, e := range c.Env {
-			cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
+			cmd.Env = append(cmd.Env, e.Name+"="+known(t, e))
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("k8s/%s: %v\n%s", dir, err, out)
 		}
-		if host, port, _ := strings.Cut(env(c, "KVRELAY_ADMIN_ADDR"), ":"); host != "" || port != strconv.Itoa(int(c.Ports[0].ContainerPort)) {
-			t.Errorf("k8s/%s: probes reach port %d, and kvrelay listens on %s", dir, c.Ports[0].ContainerPort, env(c, "KVRELAY_ADMIN_ADDR"))
+		for port, setting := range map[string]string{"kvrelay-admin": "KVRELAY_ADMIN_ADDR", "kvrelay-recover": "KVRELAY_RECOVERY_ADDR"} {
+			if i := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port }); i >= 0 && env(c, setting) != ":"+strconv.Itoa(int(c.Ports[i].ContainerPort)) {
+				t.Errorf("k8s/%s: port %s is %d, and kvrelay listens on %q", dir, port, c.Ports[i].ContainerPort, env(c, setting))
+			}
 		}
 	}
+}
+
+// known is the value of a variable, as some pod would have it.
+func known(t *testing.T, e corev1.EnvVar) string {
+	t.Helper()
+	if e.ValueFrom == nil {
+		return e.Value
+	}
+	if e.ValueFrom.FieldRef == nil {
+		t.Fatalf("%s comes from neither a value nor the downward API", e.Name)
+	}
+	value, ok := map[string]string{"metadata.name": "engine-0", "metadata.namespace": "ns", "metadata.uid": "5d0c-1"}[e.ValueFrom.FieldRef.FieldPath]
+	if !ok {
+		t.Fatalf("%s: no such field of a pod: %s", e.Name, e.ValueFrom.FieldRef.FieldPath)
+	}
+	return value
 }
 
 // TestReferences: every name in a manifest is one of something.
@@ -162,7 +180,7 @@ func TestReferences(t *testing.T) {
 				if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
 					t.Errorf("%s has a token for the Kubernetes API", d.Name)
 				}
-				volumes, ports := map[string]bool{}, map[string]bool{}
+				volumes, ports, numbers := map[string]bool{}, map[string]bool{}, map[int32]bool{}
 				for _, v := range spec.Volumes {
 					volumes[v.Name] = true
 					if v.ConfigMap != nil && !slices.ContainsFunc(all.configMaps, func(m *corev1.ConfigMap) bool { return m.Name == v.ConfigMap.Name }) {
@@ -177,7 +195,7 @@ func TestReferences(t *testing.T) {
 						if ports[p.Name] {
 							t.Errorf("port %s is there twice", p.Name)
 						}
-						ports[p.Name] = true
+						ports[p.Name], numbers[p.ContainerPort] = true, true
 					}
 				}
 				for _, c := range containers(d) {
@@ -210,7 +228,7 @@ func TestReferences(t *testing.T) {
 					}
 				}
 				for _, s := range all.services {
-					if !labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) || !ports[s.Spec.Ports[0].TargetPort.StrVal] {
+					if !labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) || !ports[s.Spec.Ports[0].TargetPort.StrVal] && !numbers[s.Spec.Ports[0].TargetPort.IntVal] {
 						t.Errorf("Service %s does not lead to %s", s.Name, d.Name)
 					}
 				}
@@ -239,7 +257,8 @@ func TestPolicy(t *testing.T) {
 				t.Errorf("k8s/%s: a rule lets everything in", dir)
 			}
 			for _, port := range rule.Ports {
-				if *port.Port != intstr.FromInt32(9558) && *port.Port != intstr.FromString("engine-api") {
+				recovery := *port.Port == intstr.FromInt32(9559) && len(all.roles) > 0 // TestDynamoPolicy says for whom
+				if *port.Port != intstr.FromInt32(9558) && *port.Port != intstr.FromString("engine-api") && !recovery {
 					t.Errorf("k8s/%s: port %s is open", dir, port.Port.String())
 				}
 			}
