@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // sound holds an answer's outcome to what the relay relies on.
@@ -56,6 +58,7 @@ func FuzzVLLM(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		fuzzlimit.Run(t, len(body), func() { _, _ = parseVLLM(body) })
 		a, err := parseVLLM(body)
 		if err != nil {
 			if a != nil || len(err.Error()) > 1000 {
@@ -77,6 +80,7 @@ func FuzzSGLang(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		fuzzlimit.Run(t, len(body), func() { _, _ = parseSGLang(body, "x") })
 		a, err := parseSGLang(body, "x")
 		if err != nil {
 			if a != nil || len(err.Error()) > 1000 {
@@ -93,6 +97,7 @@ func FuzzEndpoint(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		fuzzlimit.Run(t, len(text), func() { _, _ = parseEndpoint(text) })
 		e, err := parseEndpoint(text)
 		if err != nil {
 			if len(err.Error()) > 700 {
@@ -113,6 +118,7 @@ func FuzzFinite(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		fuzzlimit.Run(t, len(text), func() { finite(text) })
 		got := finite(text)
 		if json.Valid(text) && string(got) != string(text) {
 			t.Errorf("%q became %q", text, got)

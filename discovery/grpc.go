@@ -73,7 +73,7 @@ func ask[Req, Resp any](ctx context.Context, l *link, call func(context.Context,
 // failure is what a call's error means.
 func (l *link) failure(err error) *failure {
 	s := status.Convert(err)
-	said := clean(s.Message())
+	said := clean(l.o.hide(s.Message()))
 	switch s.Code() {
 	case codes.Unimplemented:
 		return failf(unsupported, "%s", said)

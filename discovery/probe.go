@@ -22,7 +22,7 @@ func probersOf(t target, o *Options) []prober {
 		if overGRPC != t.grpc || o.Kind != KindAuto && o.Kind != kind {
 			return
 		}
-		list = append(list, prober{kind, t, asks, func(ctx context.Context) (*answer, error) { return ask(ctx, t, o) }})
+		list = append(list, prober{kind, t, asks, func(ctx context.Context) (*answer, error) { return o.discreet(ask(ctx, t, o)) }})
 	}
 	add(KindVLLM, true, "vllm.Control/GetKvEventSources (vLLM 0.27 or later)", askVLLM)
 	add(KindOpenEngine, true, "openengine.v1.OpenEngine/GetKvEventSources (engines that speak OpenEngine)", askOpenEngine)

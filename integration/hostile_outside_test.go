@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -219,9 +218,14 @@ func TestHostileFiles(t *testing.T) {
 		{"empty", nil},
 	} {
 		path := file("capture", row.data)
-		for _, command := range []string{"decode", "check"} {
+		for command, args := range map[string][]string{
+			"decode": {"decode", path},
+			"check":  {"check", path},
+			"play":   {"play", "--wait=false", "--rate=0", "--for=2s", path},
+			"loop":   {"play", "--wait=false", "--rate=0", "--loop", "--for=1s", path},
+		} {
 			t.Run(command+" "+row.name, func(t *testing.T) {
-				out, usage := runHostileCommand(t, nil, command, path)
+				out, usage := runHostileCommand(t, nil, args...)
 				if usage > commandMemory() {
 					t.Errorf("took %d MiB", usage>>20)
 				}
@@ -284,16 +288,28 @@ func runHostileCommand(t *testing.T, env []string, args ...string) (out []byte, 
 	for _, e := range env {
 		cmd.Env = append(cmd.Env, "KVRELAY_"+e)
 	}
-	out, err := cmd.CombinedOutput()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := cmd.Start()
+	if err == nil {
+		measured := make(chan struct{})
+		go func() { // what the kernel tells afterwards counts this process, too, which it was before its exec
+			defer close(measured)
+			for hwm := peakOf(cmd.Process.Pid); hwm > 0; hwm = peakOf(cmd.Process.Pid) {
+				usage = max(usage, hwm)
+				<-time.After(time.Millisecond)
+			}
+		}()
+		err = cmd.Wait()
+		<-measured
+	}
+	out = said.Bytes()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
 	if code := cmd.ProcessState.ExitCode(); code < 0 || code > 2 || bytes.Contains(out, []byte("panic")) || bytes.Contains(out, []byte("fatal error")) {
 		t.Errorf("exit code %d: %s", code, tail(string(out), 2000))
-	}
-	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		usage = u.Maxrss << 10
 	}
 	return out, usage
 }

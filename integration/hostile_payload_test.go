@@ -9,7 +9,6 @@ import (
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/internal/msgpack"
-	"github.com/kvrelay/kvrelay/relay"
 )
 
 // payloadRow is an engine that publishes and replays as engines do, but what
@@ -41,9 +40,7 @@ func TestHostileGiants(t *testing.T) {
 	if raceEnabled {
 		size = 8 << 20 // in the time that the race detector makes of it
 	}
-	w := newHostileWorld(t, hostileOptions{relay: func(o *relay.Options) {
-		o.Replay.Idle = 5 * time.Second // a frame that is still coming counts as silence
-	}})
+	w := newHostileWorld(t, hostileOptions{})
 	w.settled("at the start")
 	for _, row := range giantRows(size) {
 		w.digest(row)

@@ -23,6 +23,7 @@ type front struct {
 
 	mu     sync.Mutex
 	attack func(*villain) // nil: the engine
+	pace   time.Duration  // unless 0: the wait before each kilobyte from the engine
 	conns  map[net.Conn]struct{}
 	closed bool
 	wg     sync.WaitGroup
@@ -58,6 +59,43 @@ func (f *front) turn(attack func(*villain)) {
 	for c := range f.conns {
 		_ = c.Close()
 	}
+}
+
+// retarget sends later connections to another engine.
+func (f *front) retarget(engine string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.engine = engine
+}
+
+// slow makes the way from the engine a slow one; 0 ends that.
+func (f *front) slow(pace time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pace = pace
+}
+
+// paced is a connection to a client that is written to at the front's pace.
+type paced struct {
+	net.Conn
+	f *front
+}
+
+func (p paced) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		p.f.mu.Lock()
+		pace := p.f.pace
+		p.f.mu.Unlock()
+		part := b[n:]
+		if pace > 0 {
+			part = part[:min(len(part), 1<<10)]
+			<-time.After(pace)
+		}
+		var m int
+		m, err = p.Conn.Write(part)
+		n += m
+	}
+	return n, err
 }
 
 func (f *front) accept() {
@@ -104,7 +142,10 @@ func (f *front) drop(nc net.Conn) {
 
 // relay is the way to the engine.
 func (f *front) relay(nc net.Conn) {
-	up, err := net.Dial("tcp", f.engine)
+	f.mu.Lock()
+	engine := f.engine
+	f.mu.Unlock()
+	up, err := net.Dial("tcp", engine)
 	if err != nil {
 		return
 	}
@@ -118,7 +159,7 @@ func (f *front) relay(nc net.Conn) {
 		_, _ = io.Copy(up, nc) // how it ends is the peers' business
 		_ = up.Close()
 	}()
-	_, _ = io.Copy(nc, up) // likewise
+	_, _ = io.Copy(paced{nc, f}, up) // likewise
 	_ = nc.Close()
 	<-done
 }

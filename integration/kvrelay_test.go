@@ -26,7 +26,7 @@ type kvrelay struct {
 	lines []string // of its log
 }
 
-// settings are KVRELAY_ variables without the prefix.
+// settings are KVRELAY_ variables without the prefix, and GOMEMLIMIT.
 type settings map[string]string
 
 // startKvrelay runs `kvrelay run` with these settings and no others. When the
@@ -38,7 +38,10 @@ func startKvrelay(t testing.TB, s settings) *kvrelay {
 	maps.Copy(all, s)
 	k.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "GORACE=halt_on_error=1 atexit_sleep_ms=0"}
 	for name, value := range all {
-		k.cmd.Env = append(k.cmd.Env, "KVRELAY_"+name+"="+value)
+		if name != "GOMEMLIMIT" { // Go's own
+			name = "KVRELAY_" + name
+		}
+		k.cmd.Env = append(k.cmd.Env, name+"="+value)
 	}
 	stderr, err := k.cmd.StderrPipe()
 	if err != nil {
@@ -125,12 +128,16 @@ func (k *kvrelay) kill() {
 
 // rss is the largest resident set the program has had, in bytes; 0 where the
 // system does not tell.
-func (k *kvrelay) rss() int {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.cmd.Process.Pid))
+func (k *kvrelay) rss() int { return int(peakOf(k.cmd.Process.Pid)) }
+
+// peakOf is the largest resident set that a process has had, in bytes; 0 where
+// it has ended or the system does not tell.
+func peakOf(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
-	var kb int
+	var kb int64
 	if _, after, ok := strings.Cut(string(b), "VmHWM:"); ok {
 		_, _ = fmt.Sscan(after, &kb) // 0 where it is no number
 	}

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if settings := os.Getenv(natsProcess); settings != "" {
+		return serveNATS(settings)
+	}
 	dir, err := os.MkdirTemp("", "kvrelay-integration-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -21,6 +21,11 @@ type account struct {
 	waiting bool // was refused, and is told when credit is back
 }
 
+// portion is how many bytes of held batches are applied under one lock and with
+// one credit: an eighth of OUT_BYTES, at most a mebibyte, which takes a
+// millisecond or two.
+func (r *Relay) portion() int { return int(max(1, min(r.o.OutBytes/8, 1<<20))) }
+
 func newCredit(max int64) *credit {
 	return &credit{max: max, streams: map[*Stream]*account{}}
 }

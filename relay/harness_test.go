@@ -43,6 +43,7 @@ type bench struct {
 	picture *consumer.Picture
 	update  func([]discovery.Source)
 	stop    func() error
+	ended   func() error // waits for an end that nobody asked for
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -130,15 +131,8 @@ func start(t *testing.T, o setup) *bench {
 	done := make(chan error, 1)
 	go func() { done <- b.relay.Run(ctx) }()
 	<-told
-	var once sync.Once
-	var end error
-	b.stop = func() error {
-		once.Do(func() {
-			cancel()
-			end = <-done
-		})
-		return end
-	}
+	b.ended = sync.OnceValue(func() error { return <-done })
+	b.stop = func() error { cancel(); return b.ended() }
 	t.Cleanup(func() { b.stop() })
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -59,7 +59,8 @@ func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.owners[rank]
-	if o != nil && rank == s.src.Rank && o.squatted(s) {
+	taken := o != nil && rank == s.src.Rank && o.squatted(s)
+	if taken {
 		// A source that merely named the rank, first, must not keep its own out.
 		// What it still appends goes nowhere; a new outbox begins with `cleared`.
 		o.taken.Store(true)
@@ -69,7 +70,8 @@ func (r *Relay) claim(s *Stream, rank uint32) (*owned, error) {
 	}
 	if o == nil {
 		o = &owned{}
-		resume := s.starting && r.o.Publisher.Resumes()
+		// What another source left in a stream is no place of this engine's.
+		resume := s.starting && !taken && r.o.Publisher.Resumes()
 		outbox, err := r.o.Publisher.OpenRank(r.o.WorkerID, rank, sinks.RankOptions{
 			Released: func(n int) { r.credit.release(o.stream.Load(), n) },
 			Source:   o, Resume: resume, Again: o.again,

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/replay"
@@ -164,6 +165,9 @@ func (s *Stream) readReplies(client *replay.Client) {
 	}
 }
 
+// large is a payload from which on its work may take a notable part of REPLAY_IDLE.
+const large = 1 << 20
+
 // reply takes one reply, and says whether the connection is still ours.
 func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 	if len(r.Topic) > 0 && !s.topicFits(r.Topic) {
@@ -190,6 +194,10 @@ func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 			s.nothingReplayed()
 		case credit && s.credited && !s.republish:
 			s.cursor.ReplayBatch(now, id, r.Seq, r.Payload)
+			if len(r.Payload) > large { // nobody read while it was worked on: that was no silence
+				done := time.Now()
+				s.cursor.ReplayArriving(done, id, done, false)
+			}
 		default:
 			s.withhold(now)
 		}

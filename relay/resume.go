@@ -13,7 +13,7 @@ import (
 // Why a JetStream subject is not resumed but cleared, as a person reads it.
 const (
 	refusedSettings = "settings, the engine's block size or the rules of this version are others than before"
-	refusedEngine   = "the engine is another one than before: it was restarted"
+	refusedEngine   = "the engine is another one than before: it was restarted, or another source spoke for this rank"
 	refusedShort    = "the engine's replay buffer no longer reaches back to where conversion began"
 )
 

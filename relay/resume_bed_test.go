@@ -89,7 +89,10 @@ func live(t *testing.T, o lifeOptions) *life {
 	log := slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	so := o.sink
 	so.Kind, so.Servers, so.Namespace, so.Logger, so.Dial = sinks.JetStream, o.servers, "test", log, l.link.dial
-	so.CreateStream, so.Listen = true, time.Millisecond
+	so.CreateStream = true
+	if so.Listen == 0 {
+		so.Listen = time.Millisecond
+	}
 	p, err := sinks.New(so)
 	if err != nil {
 		t.Fatal(err)

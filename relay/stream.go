@@ -86,6 +86,7 @@ func (s *Stream) cursorConfig(noReplay bool) replay.Config {
 	c := s.r.o.Replay
 	c.NoReplay = noReplay
 	c.Hold = s.r.hold
+	c.Portion = s.r.portion()
 	c.TS = decode.PeekTS
 	return c
 }
@@ -139,6 +140,9 @@ func (s *Stream) end(run context.Context, exiting bool) error {
 		for _, rs := range s.ranks {
 			s.clear(rs, false)
 			rs.conv.Restart() // recovery goes on until another stream has the rank
+			if exiting && rs.owned.resume.Load() {
+				rs.outbox.Close() // nobody resumes it: the `cleared` counts, behind what the subject holds
+			}
 		}
 	}
 	s.finish(0)
@@ -161,7 +165,7 @@ func (s *Stream) begin() (now time.Time) {
 // it, and corrects the credit that was reserved to what was really appended.
 func (s *Stream) finish(reserved int) {
 	at := s.cursor.Deadline()
-	sooner := !at.IsZero() && (s.armed.IsZero() || at.Before(s.armed))
+	sooner := !at.IsZero() && (s.armed.IsZero() || at.Before(s.armed)) || s.cursor.Draining() && !s.republish
 	delta := s.charged - reserved
 	s.tellChanges()
 	s.mu.Unlock()
@@ -191,12 +195,14 @@ func (s *Stream) steer(ctx context.Context) {
 			s.republishChunk()
 			s.finish(republishReserve)
 		}
+		s.drain(ctx)
 		now := s.begin()
 		if !s.credited && !s.republish && s.r.credit.open(s) {
 			s.credited = true
 			s.cursor.Credit(now, true)
 		}
 		s.tellPong(now)
+		s.tellArriving(now)
 		if now.Sub(s.story.lastMessage) > releaseAfter {
 			s.batch.Release() // a giant batch may have been the last one
 			s.out = convert.Output{}
@@ -230,6 +236,24 @@ func (s *Stream) tellPong(now time.Time) {
 	}
 }
 
+// worthWaiting is the pace, bytes a second, at which a reply that is not whole yet
+// keeps its replay slot beyond the 10 s that a round has: the largest frame
+// (MAX_FRAME_BYTES) then holds it for some four minutes. What comes more slowly is
+// given up, and asked for again.
+const worthWaiting = 256 << 10
+
+// tellArriving tells the Cursor of a reply that is coming: a frame of tens of
+// megabytes takes longer than REPLAY_IDLE on a slow link, and is no silence. s.mu is held.
+func (s *Stream) tellArriving(now time.Time) {
+	if s.replay.client == nil || s.replay.active == 0 {
+		return
+	}
+	if n, first, newest := s.replay.client.Arriving(); n > 0 {
+		fast := float64(n) >= worthWaiting*now.Sub(first).Seconds()
+		s.cursor.ReplayArriving(now, s.replay.active, newest, fast)
+	}
+}
+
 // sooner is the earlier of two times; a zero one is never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
@@ -242,6 +266,32 @@ func (s *Stream) republishing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.republish
+}
+
+// drain applies what was held, portion by portion and each with credit of its
+// own: the lock is free between them, and what is unconfirmed stays within
+// OUT_BYTES however much was held.
+func (s *Stream) drain(ctx context.Context) {
+	for ctx.Err() == nil && s.draining() {
+		want := s.r.portion()
+		credit := s.r.credit.take(s, want)
+		now := s.begin()
+		if !credit {
+			s.withhold(now)
+			s.finish(0)
+			return
+		}
+		if !s.republish {
+			s.cursor.Drain(now)
+		}
+		s.finish(want)
+	}
+}
+
+func (s *Stream) draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cursor.Draining() && s.credited && !s.republish
 }
 
 // nudge has steer look again. It never blocks.

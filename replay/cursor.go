@@ -42,6 +42,7 @@ type Cursor struct {
 	ringAt time.Time // when the first batch came into the empty ring
 	held   held      // batches that wait for the numbers before them
 	hint   hint      // highest seq that is known to exist and was not kept
+	more   more      // what of held waits for Drain
 
 	// The live connection.
 	live    bool

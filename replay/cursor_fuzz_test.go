@@ -114,7 +114,7 @@ func (k *checker) input(op, arg byte) {
 	defer func() { clear(payload) }()
 	id := k.newest - uint64(arg>>7) // now and then a stale one
 	k.now = k.now.Add(time.Duration(arg) * time.Millisecond)
-	switch op % 20 {
+	switch op % 22 {
 	case 0:
 		k.live = !k.ended
 		k.c.LiveUp(k.now)
@@ -161,6 +161,13 @@ func (k *checker) input(op, arg byte) {
 	case 19:
 		k.now = k.now.Add(time.Duration(arg-100) * 100 * time.Millisecond) // now may step back
 		k.tick()
+	case 20:
+		was, held := k.c.Draining(), k.c.State().Held
+		if k.c.Drain(k.now); was && k.c.Draining() && k.c.State().Held >= held {
+			k.fail("drained in vain")
+		}
+	case 21:
+		k.c.ReplayArriving(k.now, id, k.now.Add(-time.Duration(arg)*time.Millisecond), arg&1 != 0)
 	}
 	k.holds()
 }
@@ -225,7 +232,8 @@ func FuzzCursor(f *testing.F) {
 		cfg := Config{
 			Epoch: uint64(data[0] >> 6), Lost: Policy(data[0] & 3 % 3), NoReplay: data[0]&0x1c == 0, Attempts: 1 + int(data[0]>>5),
 			Ring: 1 + int(data[1]&7), Safe: 1 + int(data[1]>>3&7), Hold: NewBudget(int64(data[1]>>6) * 150),
-			TS: func(p []byte) (float64, bool) { return float64(p[len(p)-1]), p[0] != '3' }, Rand: func() float64 { return .5 },
+			Portion: int(data[0] >> 5 & 1), // one batch at a time, or no bound
+			TS:      func(p []byte) (float64, bool) { return float64(p[len(p)-1]), p[0] != '3' }, Rand: func() float64 { return .5 },
 		}
 		k := &checker{t: t, cfg: cfg, now: simBegin, epoch: cfg.Epoch, credit: true}
 		k.c = NewCursor(cfg, k)

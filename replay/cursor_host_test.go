@@ -67,7 +67,8 @@ func (x *table) Ask(r Request) {
 
 // do is a list of inputs, separated by spaces: up, down, tick, sent (on a fresh
 // connection), same (on the one there was), end, refused, dropped, credit,
-// nocredit, pong (sent now); +1s moves the clock and ticks at every deadline on
+// nocredit, pong (sent now), drain, coming and creeping (bytes of a reply, fast or
+// slow); +1s moves the clock and ticks at every deadline on
 // the way; L5 is a live batch, R5 a replayed one, D5 a discarded one, and a colon
 // gives the payload: L5:x. Without, the payload is its number.
 func (x *table) do(inputs string) *table {
@@ -93,6 +94,10 @@ func (x *table) do(inputs string) *table {
 			x.c.Credit(x.now, false)
 		case "pong":
 			x.c.Pong(x.now, x.now)
+		case "drain":
+			x.c.Drain(x.now)
+		case "coming", "creeping":
+			x.c.ReplayArriving(x.now, x.id, x.now, in == "coming")
 		default:
 			x.other(in)
 		}

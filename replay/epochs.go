@@ -23,6 +23,7 @@ func (c *Cursor) newEpoch(cause Cause) {
 	c.answered, c.denied = false, false
 	c.waiting = false
 	c.keepBy = time.Time{}
+	c.more = more{}
 	c.count.EpochApplied, c.count.EpochBurned, c.count.EpochLost = 0, 0, 0
 	c.host.NewEpoch(c.epoch, cause)
 }
@@ -113,6 +114,10 @@ func (c *Cursor) keep() {
 			c.ring.clear()
 		}
 		c.drain() // at least first: keep is for proven connections
+		if c.more.waits {
+			c.more.keep = true // and goes on with Drain
+			return
+		}
 	}
 	if c.round == nil {
 		c.again = c.again || c.missing()

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func framesOf(parts ...string) [][]byte {
@@ -201,6 +203,10 @@ func FuzzParseFrames(f *testing.F) {
 			return // a message has a frame
 		}
 		last := frames[len(frames)-1]
+		fuzzlimit.Run(t, len(data), func() {
+			_, _ = parseReply(frames)
+			_, _ = ParseLive(frames)
+		})
 		r, problem := parseReply(frames)
 		switch {
 		case problem != "":

@@ -34,6 +34,7 @@ func (c *Cursor) prove() {
 func (c *Cursor) back() {
 	if c.waiting {
 		c.waiting = false
+		c.more.waits = c.cfg.Portion > 0 && c.held.len() > 0 // behind what the host publishes again
 		c.host.Back()
 	}
 }
@@ -156,6 +157,7 @@ func (c *Cursor) lostLive() {
 	c.live, c.proven, c.shown = false, false, false
 	c.downAt = c.now
 	c.keepBy = time.Time{}
+	c.more = more{}
 	c.count.Discarded += c.held.clear()
 	c.dropRound()
 }

@@ -27,13 +27,16 @@ type pair struct{ lo, hi uint64 }
 // feed puts a batch of our own incarnation in its place.
 func (c *Cursor) feed(seq, sum uint64, payload []byte, replayed bool) {
 	switch {
+	case c.contradicts(seq, sum, replayed):
+		c.count.Discarded++
+		c.restart()
 	case seq == c.next:
 		c.apply(seq, sum, payload, replayed)
 		c.drain()
 	case seq > c.next:
 		was := c.missing()
 		c.hold(seq, sum, payload, replayed)
-		if !replayed {
+		if !replayed && !c.more.waits {
 			if !was {
 				c.count.Gaps++
 			}
@@ -73,21 +76,6 @@ func (c *Cursor) progress() {
 	c.attempts, c.above, c.empty = 0, 0, 0
 	c.refused, c.refusals = time.Time{}, 0
 	c.strayAt = time.Time{}
-}
-
-// drain applies held batches as far as they reach.
-func (c *Cursor) drain() {
-	if !c.proven || c.starting || c.waiting || !c.credit {
-		return // nothing from an unproven connection, and at Start nothing before the replay has ended
-	}
-	for {
-		seq, ok := c.held.min()
-		if !ok || seq > c.next {
-			return
-		}
-		b, replayed, _ := c.held.take(seq)
-		c.apply(seq, b.sum, b.payload, replayed)
-	}
 }
 
 // below judges a batch whose number has passed.

@@ -34,7 +34,8 @@ type round struct {
 	fresh  bool
 
 	sent           bool
-	sentAt, lastAt time.Time // of the request, of its newest frame
+	sentAt, lastAt time.Time // of the request, of its newest frame or the newest bytes of one
+	arriving       bool      // a large reply is coming, at a good pace: it may end
 
 	n       int    // replies
 	top     uint64 // highest number replied
@@ -51,10 +52,25 @@ func (r *round) alone() bool { return r.judged && r.top == r.anchor.seq }
 
 func (r *round) deadline(idle time.Duration) time.Time {
 	d, end := r.lastAt.Add(idle), r.sentAt.Add(trickle)
-	if end.Before(d) {
+	if end.Before(d) && !r.arriving {
 		return end
 	}
 	return d
+}
+
+// ReplayArriving: a reply to request id is not whole yet, and at newest some
+// bytes of it came. fast says that they come at a pace that is worth waiting for:
+// the round then lasts until the reply is whole, and only a pause of REPLAY_IDLE
+// ends it. To be said before Tick, whenever it is so.
+func (c *Cursor) ReplayArriving(now time.Time, id uint64, newest time.Time, fast bool) {
+	r := c.current(now, id)
+	if r == nil || !r.sent {
+		return
+	}
+	if newest.After(r.lastAt) {
+		r.lastAt = newest
+	}
+	r.arriving = fast
 }
 
 // busy says whether a replay is under way, pauses and LostKeep's wait included.
@@ -68,6 +84,8 @@ func (c *Cursor) want() {
 	case c.ended || !c.live || c.cfg.NoReplay:
 	case c.busy():
 		c.again = true
+	case c.Draining():
+		c.more.want = true // what it would start at is about to change
 	case !c.credit:
 		c.pending = true
 	case c.begun:
@@ -174,7 +192,7 @@ func (c *Cursor) ReplayBatch(now time.Time, id, seq uint64, payload []byte) {
 	if !r.sent {
 		c.ReplaySent(now, id, r.fresh)
 	}
-	r.lastAt = now
+	r.lastAt, r.arriving = now, false
 	if seq == noSeq {
 		c.count.Malformed++
 		return
@@ -348,7 +366,7 @@ func (c *Cursor) closeReplay(open bool) {
 // polls says whether silence is to be polled: a lost last batch is found no other
 // way.
 func (c *Cursor) polls() bool {
-	return c.live && c.credit && !c.cfg.NoReplay && !c.busy()
+	return c.live && c.credit && !c.cfg.NoReplay && !c.busy() && !c.Draining()
 }
 
 func (c *Cursor) poll() {
@@ -364,6 +382,10 @@ func (c *Cursor) restPoll() {
 }
 
 func (c *Cursor) ready() {
+	if c.more.waits {
+		c.more.ready = true
+		return
+	}
 	if !c.readied {
 		c.readied = true
 		c.host.Ready()

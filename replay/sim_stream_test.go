@@ -41,6 +41,8 @@ type stream struct {
 	requests   []int64
 	lastChange int64
 	readies    int
+	draining   bool // Drain is due
+	drains     int
 	count      Counters // of the last look
 	viol       map[string]int
 }
@@ -50,11 +52,34 @@ func newStream(s *sim, p *params, e *engine) *stream {
 	e.to = st
 	st.c = NewCursor(Config{
 		NoReplay: p.noReplay, Lost: p.lost, Ring: p.ring, Safe: simSafe, Hold: s.hold, TS: simTS, Rand: s.rng.Float64,
+		Portion:   portionOf(p),
 		Heartbeat: sec2(simHeartbeat), Idle: sec2(simIdle), DeadAfter: sec2(simDeadAfter),
 	}, st)
 	s.at(p.relayStart, func() { st.in(func() { st.c.Tick(s.now()) }); st.dial() })
 	s.at(p.relayStart+simHeartbeat, st.ping)
 	return st
+}
+
+// portionOf bounds what one input applies, in two of three histories. It draws
+// nothing, so that the same seed makes the same history as without.
+func portionOf(p *params) int {
+	n := int(1e6 * p.relayStart)
+	return n % 3 * (1 + n%400)
+}
+
+// drain comes a little later, as a host's does that waits for credit.
+func (st *stream) drain() {
+	if st.draining || !st.c.Draining() {
+		return
+	}
+	st.draining = true
+	st.drains++
+	st.s.at(.02*float64(st.drains%4), func() {
+		st.draining = false
+		if !st.exit {
+			st.in(func() { st.c.Drain(st.s.now()) })
+		}
+	})
 }
 
 func sec2(f float64) time.Duration { return time.Duration(sec(f)) }
@@ -84,6 +109,7 @@ func (st *stream) in(do func()) {
 		st.violate("WAITING", "%+v", x)
 	}
 	st.count = x.Counters
+	st.drain()
 	if d := st.c.Deadline(); !d.IsZero() {
 		at := int64(d.Sub(simBegin))
 		if at < st.tickAt {

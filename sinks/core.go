@@ -13,8 +13,10 @@ import (
 const (
 	// confirmEvery and confirmBytes: a flush is asked for when something was
 	// published so long ago, or so much, whichever is first. A tenth of the
-	// time would double the CPU, and buys nothing.
+	// time would double the CPU, and buys nothing. It goes with the next message,
+	// which wakes the process anyway; when none comes, alone after confirmAlone.
 	confirmEvery = 10 * time.Millisecond
+	confirmAlone = 2 * confirmEvery
 	confirmBytes = 256 << 10
 	// The bytes on a link that are not confirmed are bounded by a window of
 	// minWindow to maxWindow; then publishing waits for the PONG. Sockets alone
@@ -32,7 +34,7 @@ const (
 func (p *Publisher) runCore(ctx context.Context) error {
 	c := &core{p: p, window: maxWindow}
 	backoff := p.timing.minBackoff
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !p.halted() {
 		nc, dead, err := p.dial(ctx, p.o.Servers)
 		if err != nil && len(c.peers) > 0 {
 			// The seed is gone; its cluster may not be. The error is the seed's,
@@ -52,12 +54,13 @@ func (p *Publisher) runCore(ctx context.Context) error {
 				backoff = p.timing.minBackoff
 			}
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || p.halted() {
 			break
 		}
 		p.linkDown(err)
 		select {
 		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-p.halt:
 		case <-ctx.Done():
 		}
 		backoff = min(2*backoff, p.timing.maxBackoff)
@@ -159,7 +162,7 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 	timer := time.NewTimer(time.Hour)
 	timer.Stop() // runs only while something waits for a flush
 	flushing, armed := false, false
-	var asked time.Time
+	var asked, oldest time.Time // of the flush; of what waits for one
 	flush := func() {
 		timer.Stop()
 		armed, flushing = false, true
@@ -168,7 +171,7 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 		flushes <- struct{}{}
 	}
 	for {
-		for c.flyingBytes+c.markedBytes < c.window || len(c.flying)+len(c.marked) == 0 {
+		for !c.p.halted() && (c.flyingBytes+c.markedBytes < c.window || len(c.flying)+len(c.marked) == 0) {
 			some, err := c.publish(nc)
 			if err != nil {
 				return confirmed, c.p.publishError(err)
@@ -180,15 +183,21 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 				flush()
 			}
 		}
-		if len(c.flying) > 0 && !flushing && !armed {
-			timer.Reset(confirmEvery)
-			armed = true
+		switch {
+		case len(c.flying) == 0 || flushing:
+		case !armed:
+			timer.Reset(confirmAlone)
+			armed, oldest = true, time.Now()
+		case time.Since(oldest) >= confirmEvery:
+			flush()
 		}
 		select {
 		case <-ctx.Done():
 			return confirmed, nil
 		case <-dead:
 			return confirmed, c.p.publishError(nc.LastError())
+		case <-c.p.halt:
+			return confirmed, nc.FlushWithContext(fctx) // until what was published is behind us, or ctx ends
 		case <-c.p.wake:
 		case <-timer.C:
 			flush()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/kvrelay/kvrelay/internal/quicknet"
 )
 
 // minMaxPayload is the least max_payload that every event, also as a recovery
@@ -83,7 +85,7 @@ func (p *Publisher) dial(ctx context.Context, servers []string) (nc *nats.Conn, 
 	)
 	nc, err = nats.Connect(strings.Join(servers, ","), opts...)
 	if err != nil {
-		return nil, nil, p.explain(servers, err, d.lastErr)
+		return nil, nil, p.o.Auth.explain(servers, err, d.lastErr)
 	}
 	least := int64(minMaxPayload)
 	if p.o.Kind == JetStream {
@@ -161,13 +163,12 @@ func (a *Auth) Options() ([]nats.Option, error) {
 }
 
 // explain says in one line what to change.
-func (p *Publisher) explain(servers []string, err, dialErr error) error {
+func (a *Auth) explain(servers []string, err, dialErr error) error {
 	names := make([]string, len(servers))
 	for i, s := range servers {
 		names[i] = redact(s)
 	}
 	where := strings.Join(names, ",")
-	a := &p.o.Auth
 	switch text := strings.ToLower(err.Error()); {
 	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):
 		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL, or start it", where, reason(dialErr, err))
@@ -226,17 +227,23 @@ func (a *Auth) settings() string {
 	return "KVRELAY_NATS_CREDS_FILE, KVRELAY_NATS_USER or KVRELAY_NATS_TOKEN"
 }
 
-// linkDialer dials within ctx, and remembers why it last failed: nats.go
-// swallows that.
+// linkDialer dials within ctx, for one nats.Conn, and remembers why it last
+// failed: nats.go swallows that. It also forgets to close a connection that ended
+// before the server's greeting when it dials again; so the dialer closes it.
 type linkDialer struct {
 	ctx     context.Context
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	timeout time.Duration
 	lastErr error
+	last    *linkConn // owned by nats.go until it dials again
 }
 
 // Dial implements nats.CustomDialer.
 func (d *linkDialer) Dial(network, address string) (net.Conn, error) {
+	if d.last != nil {
+		_ = d.last.Close() // nearly always a second time
+		d.last = nil
+	}
 	ctx, cancel := context.WithTimeout(d.ctx, d.timeout)
 	defer cancel()
 	c, err := d.dial(ctx, network, address)
@@ -244,9 +251,10 @@ func (d *linkDialer) Dial(network, address string) (net.Conn, error) {
 		d.lastErr = err
 		return nil, err
 	}
-	l := &linkConn{Conn: c}
+	l := &linkConn{Conn: quicknet.Wrap(c)}
 	// A Publish that blocks in a write must not outlive Run's context.
 	l.stop = context.AfterFunc(d.ctx, func() { _ = c.Close() })
+	d.last = l
 	return l, nil
 }
 

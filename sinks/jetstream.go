@@ -71,11 +71,11 @@ func (p *Publisher) runJetStream(ctx context.Context) error {
 	j := &jsRun{p: p, changed: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
+	var wg, writers sync.WaitGroup
 	wg.Go(func() { j.keepLink(ctx) })
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !p.halted() {
 		for _, o := range p.unwritten() {
-			wg.Go(func() {
+			writers.Go(func() {
 				w := writer{j: j, o: o}
 				if err := w.run(ctx); err != nil {
 					cancel(err)
@@ -84,9 +84,12 @@ func (p *Publisher) runJetStream(ctx context.Context) error {
 		}
 		select {
 		case <-p.wake:
+		case <-p.halt:
 		case <-ctx.Done():
 		}
 	}
+	writers.Wait()
+	cancel(nil)
 	wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -310,6 +313,8 @@ func (j *jsRun) await(ctx context.Context, o *Outbox) *jsLink {
 		select {
 		case <-changed:
 		case <-o.gone:
+			return nil
+		case <-j.p.halt:
 			return nil
 		case <-ctx.Done():
 			return nil

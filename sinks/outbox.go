@@ -54,11 +54,16 @@ type Outbox struct {
 	unowned       bool // another relay may still have the rank
 	manned        bool // a goroutine of Run writes or speaks for it
 
-	mu        sync.Mutex // guards what follows
-	id        uint64
-	header    nats.Header // of JSON messages
-	deaf      bool        // appended events are dropped until Resume is called
-	splits    uint64      // times that unconfirmed events were renumbered
+	mu       sync.Mutex // guards what follows
+	id       uint64
+	header   nats.Header // of JSON messages
+	deaf     bool        // appended events are dropped until Resume is called
+	placedAt bool        // it is known where the subject ends
+	// owed is the `cleared` that was dropped last since the subject's end was
+	// known; nil: none. It is published when the outbox is closed without Resume:
+	// the source is gone, or the process ends.
+	owed      *convert.RouterEvent
+	splits    uint64 // times that unconfirmed events were renumbered
 	log       eventLog
 	sent      uint64 // last id handed to the present link
 	confirmed uint64 // last id that a server has confirmed
@@ -121,6 +126,9 @@ func (o *Outbox) Append(at Place, evs []convert.RouterEvent) (n int) {
 	}
 	o.mu.Lock()
 	if o.closed || o.deaf {
+		if last := evs[len(evs)-1]; !o.closed && last.Kind == convert.Cleared {
+			o.owed = &last
+		}
 		o.mu.Unlock()
 		return 0
 	}
@@ -151,11 +159,18 @@ func (o *Outbox) Append(at Place, evs []convert.RouterEvent) (n int) {
 	return n
 }
 
-// Close says that nothing more is appended. The outbox is forgotten when all is confirmed.
+// Close says that nothing more is appended. The outbox is forgotten when all is
+// confirmed. A `cleared` that was appended while Resume was to be called counts
+// now, behind whatever the subject holds: nobody else will say it.
 func (o *Outbox) Close() {
 	o.mu.Lock()
+	if !o.closed && o.owed != nil {
+		o.p.unconfirmedEvents.Add(1)
+	}
 	o.closed = true
+	o.pay()
 	o.mu.Unlock()
+	o.p.push(o)
 	o.p.forget(o)
 }
 
@@ -165,11 +180,24 @@ func (o *Outbox) isClosed() bool {
 	return o.closed
 }
 
+// pay publishes what is owed once nobody is left who could call Resume, and it is
+// known behind what. It is charged to nobody. o.mu is held.
+func (o *Outbox) pay() {
+	if o.owed == nil || !o.closed || !o.placedAt {
+		return
+	}
+	before := o.log.charge
+	o.log.cur = batchPlace{kind: PlaceEmpty}
+	o.add(o.owed, 0, 0)
+	o.extra += o.log.charge - before
+	o.owed = nil
+}
+
 // finished reports that the outbox is closed and all of it confirmed.
 func (o *Outbox) finished() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.closed && o.confirmed == o.log.next-1
+	return o.closed && o.owed == nil && o.confirmed == o.log.next-1
 }
 
 // rewind makes everything unconfirmed wait for the next link, and splits what

@@ -159,7 +159,6 @@ func (w *watch) lost(h *heartbeat, waited bool) error {
 // beat sends heartbeats until the outbox is done or ctx ends (nil), or an older
 // relay of the rank is heard.
 func (w *watch) beat(ctx context.Context) error {
-	t := &w.s.p.timing
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -184,12 +183,24 @@ func (w *watch) beat(ctx context.Context) error {
 				continue
 			}
 			w.send("")
-			next.Reset(t.beat)
+			next.Reset(w.s.p.untilBeat())
 		case <-next.C:
 			w.send("")
-			next.Reset(t.beat)
+			next.Reset(w.s.p.untilBeat())
 		}
 	}
+}
+
+// untilBeat is how long it is until the next heartbeat is due: at the same time
+// for all ranks, so that they wake the process and cross the link together. It
+// is between half a beat and one and a half, so that none is early.
+func (p *Publisher) untilBeat() time.Duration {
+	beat := p.timing.beat
+	at := time.Since(p.born) % beat
+	if at > beat/2 {
+		return 2*beat - at
+	}
+	return beat - at
 }
 
 // make is the heartbeat of now; state replaces the source's when not "".

@@ -2,7 +2,9 @@ package sinks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 )
@@ -111,4 +113,80 @@ func TestTwoOwners(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestNothingBehindLeaving: a relay that loses a rank to an older one says
+// nothing more of any of its ranks once it has said that it leaves.
+func TestNothingBehindLeaving(t *testing.T) {
+	for _, kind := range []Kind{NATS, JetStream} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s := streamServer(t, nil)
+			nc := connect(t, s.ClientURL())
+			p := newTest(t, Options{Kind: kind, Servers: []string{s.ClientURL()}, CreateStream: true})
+			p.timing = brisk
+			ranks := []*rank{openRank(t, p, 7, 1, 50), openRank(t, p, 8, 2, 50)}
+			all, err := nc.SubscribeSync(">")
+			if err == nil {
+				err = all.SetPendingLimits(-1, -1)
+			}
+			if err == nil {
+				err = nc.Flush()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop, ended := runs(p)
+			defer stop()
+			for _, k := range ranks {
+				eventually(t, "its events", func() bool { return k.o.Confirmed() > 0 })
+			}
+			over := make(chan struct{})
+			var busy sync.WaitGroup
+			for _, k := range ranks {
+				busy.Go(func() {
+					tick := time.NewTicker(200 * time.Microsecond)
+					defer tick.Stop()
+					for {
+						select {
+						case <-over:
+							return
+						case <-tick.C:
+							k.step(k.events())
+						}
+					}
+				})
+			}
+			if err := nc.Publish("kvrelay.dynamo.7.0.heartbeat", []byte(`{"publisher_id":5,"started":1,"life":5,"state":"live"}`)); err != nil {
+				t.Fatal(err)
+			}
+			var owner *OwnerError
+			if err := <-ended; !errors.As(err, &owner) {
+				t.Errorf("ended with %v", err)
+			}
+			close(over)
+			busy.Wait()
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			left := map[string]bool{} // subjects of events
+			for n, _, err := all.Pending(); n > 0 && err == nil; n, _, err = all.Pending() {
+				m, err := all.NextMsg(patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var h heartbeat
+				for _, k := range ranks {
+					if m.Subject == k.o.serviceSubject("heartbeat") && json.Unmarshal(m.Data, &h) == nil && h.Publisher == k.o.PublisherID() && h.State == StateLeaving {
+						left[k.o.Subject()] = true
+					}
+				}
+				if left[m.Subject] {
+					t.Fatalf("an event on %s behind leaving", m.Subject)
+				}
+			}
+			if len(left) != 1 && kind == NATS || len(left) != 2 && kind == JetStream {
+				t.Errorf("left %v", left) // of NATS core both have one subject
+			}
+		})
+	}
 }

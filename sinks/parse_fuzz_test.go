@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // FuzzPosition: what is read back is what was written, and nothing panics.
@@ -15,6 +16,10 @@ func FuzzPosition(f *testing.F) {
 	f.Add("3 17 ff0 2 5 1", "1.2.3.4")
 	f.Add("1 2 3 4 5 6", "18446744073709551615.4294967295.1.0.1")
 	f.Fuzz(func(t *testing.T, position, id string) {
+		fuzzlimit.Run(t, len(position)+len(id), func() {
+			_ = parsePosition(position)
+			_, _ = parseMessageID(id)
+		})
 		if p := parsePosition(position); p.Kind == PlaceAt {
 			if parsePosition(p.position()) != p || p.Base > p.Pos.Seq {
 				t.Errorf("%q", position)
@@ -41,6 +46,7 @@ func FuzzRecoveryRequest(f *testing.F) {
 	r := newRecovery(k.o)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		const limit = 2000
+		fuzzlimit.Run(t, len(body), func() { _, _ = r.ask(body, limit) })
 		a, err := r.ask(body, limit)
 		if err != nil {
 			if no, ok := err.(*refusal); !ok || no.code < 400 || no.text == "" {
@@ -66,6 +72,7 @@ func FuzzHeartbeat(f *testing.F) {
 	k := openRank(f, p, 7, 1, 50)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := &watch{s: &service{p: p}, o: k.o, others: map[uint64]other{}}
+		fuzzlimit.Run(t, len(body), func() { w.hear(&nats.Msg{Data: body}) })
 		if h := w.hear(&nats.Msg{Data: body}); h != nil && (h.Publisher == 0 || h.Life == p.life) {
 			t.Errorf("%+v", h)
 		}

@@ -48,6 +48,8 @@ type Publisher struct {
 	done    chan struct{} // closed when Run has returned
 	wake    chan struct{} // capacity 1: something is ready
 	opened  chan struct{} // capacity 1: there is an outbox with a source
+	halt    chan struct{} // closed when nothing more is published: another relay has a rank
+	born    time.Time     // heartbeats count from it
 	life    uint64        // random, tells this process from others in heartbeats
 
 	// maxEvent is how long one encoded event may be; the server's max_payload
@@ -107,9 +109,11 @@ func New(o Options) (*Publisher, error) {
 	p := &Publisher{
 		o:      o,
 		timing: usualTiming,
+		born:   time.Now(),
 		done:   make(chan struct{}),
 		wake:   make(chan struct{}, 1),
 		opened: make(chan struct{}, 1),
+		halt:   make(chan struct{}),
 		latest: map[rankKey]*Outbox{},
 		live:   map[*Outbox]struct{}{},
 	}
@@ -165,6 +169,19 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return p.runNATS(ctx)
 }
 
+// haltTime bounds the wait for what is on its way when a rank is lost.
+const haltTime = 500 * time.Millisecond
+
+// halted says that nothing more is published.
+func (p *Publisher) halted() bool {
+	select {
+	case <-p.halt:
+		return true
+	default:
+		return false
+	}
+}
+
 // runNATS runs what publishes and what serves. Serving outlives publishing, so
 // that the last heartbeat comes behind the last event.
 func (p *Publisher) runNATS(ctx context.Context) error {
@@ -172,20 +189,28 @@ func (p *Publisher) runNATS(ctx context.Context) error {
 	defer stopPublishing()
 	sctx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	served := make(chan error, 1)
-	go func() {
-		err := p.serve(sctx)
-		if err != nil {
-			stopPublishing()
+	served, published := make(chan error, 1), make(chan struct{})
+	// After a lost rank no event may come behind the last heartbeats: what is on
+	// its way is let through, for a moment.
+	halt := sync.OnceFunc(func() {
+		close(p.halt)
+		select {
+		case <-published:
+		case <-time.After(haltTime):
 		}
-		served <- err
-	}()
+		stopPublishing()
+		<-published
+	})
+	go func() { served <- p.serve(sctx, halt) }()
 	publish := p.runCore
 	if p.o.Kind == JetStream {
 		publish = p.runJetStream
 	}
 	err := publish(pctx)
-	stopServing()
+	close(published)
+	if !p.halted() { // else it ends by itself, and says why
+		stopServing()
+	}
 	return errors.Join(err, <-served)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // TestSplitAgain: max_payload shrinks from link to link while consumers have
@@ -185,6 +186,7 @@ func FuzzDecodeEvent(f *testing.F) {
 	f.Add(convert.AppendEvent(nil, &e, 1, 2, 3), false)
 	f.Add(convert.AppendEventJSON(nil, &e, 1, 2, 3), true)
 	f.Fuzz(func(t *testing.T, b []byte, isJSON bool) {
+		fuzzlimit.Run(t, len(b), func() { _, _ = decodeEvent(b, isJSON) })
 		if e, err := decodeEvent(b, isJSON); err == nil && e.Kind != convert.Stored && e.Kind != convert.Removed {
 			t.Fatalf("%+v", e)
 		}

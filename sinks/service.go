@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -42,8 +41,9 @@ type service struct {
 }
 
 // serve runs the service from the first outbox with a source until ctx ends, or
-// another relay has a rank (*OwnerError).
-func (p *Publisher) serve(ctx context.Context) error {
+// another relay has a rank (*OwnerError). Then halt, which ends publishing and
+// waits for it, is called before the last heartbeats.
+func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	select {
 	case <-p.opened:
 	case <-ctx.Done():
@@ -72,7 +72,8 @@ func (p *Publisher) serve(ctx context.Context) error {
 		for _, o := range p.unmanned(func(o *Outbox) bool { return o.source != nil }) {
 			wg.Go(func() {
 				defer close(o.tended)
-				if err := s.tend(tctx, o); err != nil {
+				if err := s.tend(tctx, o, halt); err != nil {
+					halt()
 					cancel(err)
 				}
 			})
@@ -128,46 +129,22 @@ func (s *service) connect(ctx context.Context) (dead <-chan struct{}, err error)
 
 func (s *service) dial(ctx context.Context) (<-chan struct{}, error) {
 	p := s.p
-	opts, err := p.o.Auth.Options()
+	var mu sync.Mutex
+	var told time.Time
+	nc, dead, err := reconnecting(ctx, &p.o, &p.timing, "service", func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); now.Sub(told) >= repeatLog {
+			told = now
+			p.o.Logger.Warn("heartbeats or the recovery service have trouble: consumers may not notice what they miss; are kvrelay's own subjects allowed?",
+				"subjects", p.rankSubject("*", "*", "heartbeat")+", "+p.rankSubject("*", "*", "recover"), "error", err)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	var told time.Time
-	d := &linkDialer{ctx: ctx, dial: p.o.Dial, timeout: p.timing.dial}
-	closed := make(chan struct{})
-	opts = append(opts,
-		nats.Name(p.o.Name+" service"),
-		nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), // secrets may be rotated
-		nats.ReconnectWait(p.timing.minBackoff),
-		nats.CustomReconnectDelay(func(attempts int) time.Duration {
-			b := min(p.timing.maxBackoff, p.timing.minBackoff<<min(attempts, 10))
-			return b/2 + rand.N(b/2)
-		}),
-		nats.ReconnectBufSize(-1), // an old heartbeat is worse than none
-		nats.Timeout(p.timing.dial),
-		nats.FlusherTimeout(p.timing.write),
-		nats.PingInterval(p.timing.ping),
-		nats.MaxPingsOutstanding(pingsOut),
-		nats.SetCustomDialer(d),
-		nats.SkipHostLookup(),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if now := time.Now(); now.Sub(told) >= repeatLog {
-				told = now
-				p.o.Logger.Warn("heartbeats or the recovery service have trouble: consumers may not notice what they miss; are kvrelay's own subjects allowed?",
-					"subjects", p.rankSubject("*", "*", "heartbeat")+", "+p.rankSubject("*", "*", "recover"), "error", err)
-			}
-		}),
-		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
-	)
-	s.nc, err = nats.Connect(strings.Join(p.o.Servers, ","), opts...)
-	if err != nil {
-		return nil, p.explain(p.o.Servers, err, d.lastErr)
-	}
-	return closed, nil
+	s.nc = nc
+	return dead, nil
 }
 
 // rankSubject is one of kvrelay's own subjects of a rank.
@@ -185,7 +162,7 @@ func (o *Outbox) serviceSubject(what string) string {
 
 // tend does all for one rank: waits until it is ours, then sends heartbeats and
 // answers, until it is closed and confirmed, ctx ends, or another relay has it.
-func (s *service) tend(ctx context.Context, o *Outbox) error {
+func (s *service) tend(ctx context.Context, o *Outbox, halt func()) error {
 	if o.prior != nil {
 		select {
 		case <-o.prior:
@@ -215,7 +192,9 @@ func (s *service) tend(ctx context.Context, o *Outbox) error {
 	if err != nil {
 		return fmt.Errorf("the recovery service of worker %d, rank %d: %w", o.workerID, o.rank, err)
 	}
-	err = w.beat(ctx)
+	if err = w.beat(ctx); err != nil {
+		halt()
+	}
 	_ = svc.Stop() // fails only where the connection is gone
 	withdraw()     // a successor may come as soon as we have left
 	w.send(StateLeaving)

@@ -109,7 +109,7 @@ func (o *Outbox) Resume(ctx context.Context) (Resumption, error) {
 	select {
 	case r := <-o.known:
 		o.mu.Lock()
-		o.deaf = false
+		o.deaf, o.owed = false, nil
 		o.mu.Unlock()
 		return r, nil
 	case <-ctx.Done():

@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func TestSubjects(t *testing.T) {
@@ -63,6 +65,7 @@ func FuzzSubject(f *testing.F) {
 	f.Add("x.{dp_rank}}", "", "\x00")
 	f.Fuzz(func(t *testing.T, tmpl, ns, comp string) {
 		o := Options{Subject: tmpl, Namespace: ns, Component: comp, Endpoint: "e"}
+		fuzzlimit.Run(t, len(tmpl)+len(ns)+len(comp), func() { _, _ = newSubject(&o) })
 		s, err := newSubject(&o)
 		if err != nil {
 			return

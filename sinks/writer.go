@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvrelay/kvrelay/convert"
 )
 
 // writer brings one rank's envelopes into the stream: one in flight, each with
@@ -35,7 +37,7 @@ func (w *writer) run(ctx context.Context) error {
 			return nil
 		}
 	}
-	for placed := false; ; {
+	for placed := false; w.flight != nil || !w.j.p.halted(); {
 		l := w.j.await(ctx, w.o)
 		if l == nil {
 			return nil
@@ -66,6 +68,7 @@ func (w *writer) run(ctx context.Context) error {
 			w.retry = 0
 		}
 	}
+	return nil
 }
 
 // turn says whether the outbox may publish: the rank is ours, and the outbox before it is done.
@@ -82,6 +85,8 @@ func (w *writer) wait(ctx context.Context) bool {
 	case <-w.o.wake:
 		return true
 	case <-w.o.gone:
+		return false
+	case <-w.j.p.halt:
 		return false
 	case <-ctx.Done():
 		return false
@@ -104,6 +109,8 @@ func (w *writer) pause(ctx context.Context, l *jsLink, err error) bool {
 	case <-time.After(w.retry/2 + rand.N(w.retry/2+1)):
 	case <-l.dead:
 	case <-w.o.gone:
+		return false
+	case <-w.j.p.halt:
 		return false
 	case <-ctx.Done():
 		return false
@@ -156,6 +163,8 @@ func (o *Outbox) goOn(last lastMessage) {
 			r.Start, r.Place = StartAt, last.place
 		}
 	}
+	o.placedAt = true
+	o.pay()
 	o.mu.Unlock()
 	select {
 	case <-o.placed:
@@ -293,7 +302,9 @@ func (o *Outbox) drop() {
 	o.mu.Lock()
 	last := o.log.next - 1
 	bytes, events := 0, int(last-o.confirmed)
+	o.placedAt = false
 	if events > 0 {
+		o.oweLast(last)
 		bytes = o.log.size(o.confirmed+1, last)
 		if paid := min(o.extra, bytes); paid != 0 {
 			bytes -= paid
@@ -313,6 +324,25 @@ func (o *Outbox) drop() {
 	o.p.forget(o) // closed meanwhile: the rank's next one waits for it
 	if o.p.unconfirmedEvents.Add(int64(-events)) == 0 {
 		o.p.notifyWaiters()
+	}
+}
+
+// oweLast has the event of that id, which is about to be dropped, published after
+// all if it is a `cleared` and nobody comes to resume. o.mu is held.
+func (o *Outbox) oweLast(id uint64) {
+	if !o.resumes {
+		return
+	}
+	si, i := o.log.find(id)
+	e, err := o.decode(o.log.segs[si].bytes(i))
+	if err != nil {
+		panic(err) // our own encoding
+	}
+	if o.owed = nil; e.Kind != convert.Cleared {
+		return
+	}
+	if o.owed = &e; o.closed {
+		o.p.unconfirmedEvents.Add(1)
 	}
 }
 

@@ -31,6 +31,7 @@ memory, what was lost (nothing should be), and with --rate how late events come.
   kvrelay bench                        as fast as it goes
   kvrelay bench --rate 1000            latency at 1000 batches a second
   kvrelay bench --nats-url nats://nats:4222 --ranks 4 --blocks 4
+  kvrelay bench --cpu-profile cpu.out  what the relay does, for go tool pprof
 
 Without NATS_URL the server runs in this process. Publisher, server and
 subscriber use the same cores as the relay: with few of them, it is they that
@@ -60,6 +61,8 @@ type bench struct {
 	rate              float64
 	length            time.Duration
 	namespace         string // random: nobody else's events are counted
+	profile           string // file for the relay's CPU profile; "": none
+	admin             string // the relay's ADMIN_ADDR
 
 	publishers []*load.Publisher
 	gens       []*load.Generator
@@ -69,13 +72,14 @@ type bench struct {
 // runBench is `kvrelay bench`.
 func runBench(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	b := &bench{namespace: fmt.Sprintf("bench-%08x", rand.Uint32())}
+	b := &bench{namespace: fmt.Sprintf("bench-%08x", rand.Uint32()), admin: "off"}
 	fs.IntVar(&b.ranks, "ranks", 1, "data-parallel ranks")
 	fs.IntVar(&b.blocks, "blocks", 64, "blocks that each batch stores")
 	fs.IntVar(&b.blockSize, "block-size", 16, "tokens per block")
 	fs.IntVar(&b.keep, "keep", 100_000, "blocks that each rank's cache holds: from then on batches remove as many as they store; 0: all")
 	fs.Float64Var(&b.rate, "rate", 0, "batches a second, all ranks together; 0: as fast as it goes, without latencies")
 	fs.DurationVar(&b.length, "for", 10*time.Second, "how long to send")
+	fs.StringVar(&b.profile, "cpu-profile", "", "write the relay's CPU profile to this file, for go tool pprof")
 	asJSON := fs.Bool("json", false, "the result as JSON")
 	cfg, code, done := settings(fs, benchHelp, args, stdout, stderr, benchSettings...)
 	if done {
@@ -164,6 +168,11 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 		live, replays = append(live, p.Endpoint()), append(replays, p.ReplayEndpoint())
 		wg.Go(func() { p.Run(serving) })
 	}
+	if b.profile != "" {
+		if b.admin, err = benchAdmin(); err != nil {
+			return nil, err
+		}
+	}
 	child, err := startBenchRelay(b.relayArgs(url, live, replays), b.relayEnv(), stderr)
 	if err != nil {
 		return nil, err
@@ -175,7 +184,16 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 
 	before, beforeErr := processUsage(child.pid())
 	began := time.Now()
+	profiled := make(chan error, 1)
+	if b.profile != "" {
+		go func() { profiled <- benchProfile(ctx, b.admin, b.profile, b.length) }()
+	} else {
+		profiled <- nil
+	}
 	b.publish(ctx)
+	if err := <-profiled; err != nil {
+		return nil, err
+	}
 	want := uint64(0)
 	for i, p := range b.publishers {
 		for seq := range p.Published() {
@@ -186,7 +204,7 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 	after, afterErr := processUsage(child.pid())
 	r := b.report(began, want)
 	if err := errors.Join(beforeErr, afterErr); err == nil {
-		r.usage(before, after)
+		r.usage(before, after, time.Since(began))
 	}
 	if n, err := sub.Dropped(); err == nil {
 		r.Unread = uint64(n)
@@ -237,7 +255,7 @@ func (b *bench) relayArgs(url string, live, replays []string) []string {
 		fmt.Sprintf("--ranks=%d", b.ranks), "--first-rank=0", fmt.Sprintf("--block-size=%d", b.blockSize), "--topic=",
 		"--sink=nats", "--nats-url=" + url, "--profile=" + b.cfg.Profile, "--subject=",
 		"--namespace=" + b.namespace, "--component=bench", "--endpoint-name=bench", "--worker-id=1",
-		"--membership=off", "--admin-addr=off", "--log-level=warn",
+		"--membership=off", "--admin-addr=" + b.admin, "--log-level=warn",
 	}
 }
 

@@ -69,18 +69,17 @@ func (b *bench) report(began time.Time, want uint64) *benchReport {
 	return r
 }
 
-// usage takes what the relay used meanwhile.
-func (r *benchReport) usage(before, after processCost) {
+// usage takes what the relay used within a time: that of the sending, and of
+// what was still to arrive.
+func (r *benchReport) usage(before, after processCost, within time.Duration) {
 	cpu := (after.cpu - before.cpu).Seconds()
 	r.CPUSeconds, r.RSS, r.PeakRSS = &cpu, &after.rss, &after.peak
 	if r.Batches > 0 {
 		per := cpu * 1e5 / float64(r.Batches)
 		r.CPUPer100k = &per
 	}
-	if r.Seconds > 0 {
-		percent := 100 * cpu / r.Seconds
-		r.CPUPercent = &percent
-	}
+	percent := 100 * cpu / within.Seconds()
+	r.CPUPercent = &percent
 }
 
 // text is the report for people.
@@ -110,7 +109,7 @@ func (r *benchReport) text(w io.Writer) error {
 	}
 	row("lost", "%s", lost)
 	if r.CPUPer100k != nil && r.CPUPercent != nil {
-		row("CPU of the relay", "%.2f s per 100,000 batches, %.0f %% of a core", *r.CPUPer100k, *r.CPUPercent)
+		row("CPU of the relay", "%.2f s per 100,000 batches, %.3g %% of a core", *r.CPUPer100k, *r.CPUPercent)
 	} else {
 		row("CPU of the relay", "not told by this system")
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 	"github.com/kvrelay/kvrelay/internal/msgpack"
 )
 
@@ -60,6 +62,18 @@ func TestBenchFullSpeed(t *testing.T) {
 		if r := benched(t, "--for=100ms", "--blocks=3", "--keep=30", "--profile="+profile); r.LatencyMS != nil || r.Rate != 0 {
 			t.Errorf("%s: %+v", profile, r)
 		}
+	}
+}
+
+// The profile is one of the relay, gzipped as pprof reads it.
+func TestBenchProfile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cpu.out")
+	benched(t, "--for=300ms", "--blocks=3", "--keep=30", "--cpu-profile="+file)
+	if b, err := os.ReadFile(file); err != nil || !bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if code, _, errs := run(t, "bench", "--for=100ms", "--cpu-profile="+filepath.Join(file, "x")); code != exitFailed || !strings.Contains(errs, "cpu.out") {
+		t.Errorf("code %d, %q", code, errs)
 	}
 }
 
@@ -177,6 +191,7 @@ func FuzzScanEvents(f *testing.F) {
 	f.Add([]byte("event_id\x05dp_rank\xcd\x01"))
 	f.Add([]byte(`"event_id":12,"dp_rank":3`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzlimit.Run(t, len(data), func() { scanEvents(data) })
 		if _, n, _, rank, ok := scanEvents(data); ok && (n < 1 || rank < 0) {
 			t.Errorf("%d events, rank %d", n, rank)
 		}

@@ -45,7 +45,7 @@ func runConfig(_ context.Context, args []string, _ io.Reader, stdout, stderr io.
 func showConfig(w io.Writer, cfg *config.Config, asJSON bool) error {
 	values := cfg.Masked()
 	for i, v := range values {
-		if v.Name != "WORKER_ID" || v.Text != "" || cfg.EngineAddress() == "" {
+		if v.Name != "WORKER_ID" || v.Text != "" || cfg.EngineAddress() == "" && cfg.Membership != config.MembershipKubernetes {
 			continue
 		}
 		if host, err := os.Hostname(); err == nil {

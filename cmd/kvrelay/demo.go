@@ -8,15 +8,18 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/consumer/index"
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/admin"
 	"github.com/kvrelay/kvrelay/internal/logging"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 	"github.com/kvrelay/kvrelay/internal/natsd"
@@ -33,7 +36,8 @@ events on purpose, kvrelay, a NATS server, and a router's view of the cache besi
 the engine's own. A sample prompt is cached and evicted again and again: what the
 router believes of it must follow.
 
-In another terminal, with the URL that the demo shows:
+It shows the address of kvrelay's status page, for a browser, and of NATS, for
+another terminal:
 
   kvrelay tail --nats-url nats://127.0.0.1:PORT
 
@@ -147,20 +151,26 @@ func (d *demo) run(ctx context.Context, o mockengine.Options, stdout, stderr io.
 	if d.relay, err = d.newRelay(log); err != nil {
 		return err
 	}
+	info, _ := debug.ReadBuildInfo()
+	page := admin.New(admin.Options{Addr: "127.0.0.1:0", Status: d.relay.Status, Sink: config.SinkNATS, Build: info, Log: log})
+	if err := page.Listen(ctx); err != nil {
+		return err
+	}
 	rctx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRelay()
-	relayed := make(chan error, 1)
+	relayed, shown := make(chan error, 1), make(chan error, 1)
 	var wg sync.WaitGroup
+	wg.Go(func() { shown <- page.Run(rctx) })
 	wg.Go(func() { repeats.Run(rctx) })
 	wg.Go(func() { relayed <- d.relay.Run(rctx) })
 
 	d.started = time.Now()
-	view := newDemoView(stdout, d.nats.URL(), os.Getenv("NO_COLOR") != "")
+	view := newDemoView(stdout, d.nats.URL(), "http://"+page.Addr(), os.Getenv("NO_COLOR") != "")
 	wg.Go(func() { d.work(ctx) })
 	d.show(ctx, view, lines)
 	equal := d.settle(demoSettle)
 	stopRelay()
-	err = <-relayed
+	err = errors.Join(<-relayed, <-shown)
 	wg.Wait()
 	view.end(d.facts(time.Now(), lines), equal)
 	if err == nil && !equal {

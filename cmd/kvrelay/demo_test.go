@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +38,59 @@ func TestDemoEndsWhenInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := runDemo(ctx, []string{"-fault", ""}, nil, &out, &errs); code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", code, errs.String(), out.String())
+	}
+}
+
+// The page that the demo names is there while it runs, and gone after it.
+func TestDemoShowsItsPage(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in, out := io.Pipe()
+	ended := make(chan int, 1)
+	var errs bytes.Buffer
+	go func() {
+		ended <- runDemo(ctx, []string{"-rate", "200"}, nil, out, &errs)
+		out.Close()
+	}()
+	lines := bufio.NewScanner(in)
+	url := ""
+	for url == "" && lines.Scan() {
+		_, _ = fmt.Sscanf(lines.Text(), "Status page: %s", &url) // other lines do not match
+	}
+	go func() {
+		for lines.Scan() { // what it says goes nowhere, but is taken
+		}
+	}()
+	var status struct {
+		Ranks []struct{ State string }
+	}
+	for deadline := time.Now().Add(30 * time.Second); len(status.Ranks) == 0 || status.Ranks[0].State != "live"; time.Sleep(20 * time.Millisecond) {
+		resp, err := http.Get(url + "/status")
+		if err != nil {
+			t.Fatalf("%q: %v", url, err)
+		}
+		err = json.NewDecoder(resp.Body).Decode(&status)
+		resp.Body.Close()
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", status, err)
+		}
+	}
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(page, []byte("<html")) {
+		t.Errorf("the page: %d, %v, %d bytes", resp.StatusCode, err, len(page))
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	if _, err := http.Get(url); err == nil {
+		t.Error("the page outlives the demo")
 	}
 }
 

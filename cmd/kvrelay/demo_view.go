@@ -78,7 +78,6 @@ const relayStarting = "starting"
 // demoView draws facts: in place on a terminal, as plain lines elsewhere.
 type demoView struct {
 	out   io.Writer
-	url   string
 	live  bool // redraw in place
 	color bool
 	every time.Duration
@@ -86,13 +85,13 @@ type demoView struct {
 	past  []demoFacts // drawn in the last two seconds, oldest first: what rates are from
 }
 
-func newDemoView(out io.Writer, url string, noColor bool) *demoView {
-	v := &demoView{out: out, url: url, live: logging.IsTerminal(out), every: 2 * time.Second}
+func newDemoView(out io.Writer, url, page string, noColor bool) *demoView {
+	v := &demoView{out: out, live: logging.IsTerminal(out), every: 2 * time.Second}
 	v.color = v.live && !noColor
 	if v.live {
 		v.every = 250 * time.Millisecond
 	}
-	fmt.Fprintf(out, "kvrelay demo: mock engine → kvrelay → NATS → router, in one process.\nWatch the events with\n  kvrelay tail --nats-url %s\n\n", url)
+	fmt.Fprintf(out, "kvrelay demo: mock engine → kvrelay → NATS → router, in one process.\nStatus page: %s\nWatch the events with\n  kvrelay tail --nats-url %s\n\n", page, url)
 	return v
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/consumer/index"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 	"github.com/kvrelay/kvrelay/internal/natsd"
 )
 
@@ -199,6 +200,7 @@ func FuzzReadPrompt(f *testing.F) {
 	f.Add("1,2,3")
 	f.Add("[1 2]")
 	f.Fuzz(func(t *testing.T, text string) {
+		fuzzlimit.Run(t, len(text), func() { _, _ = readPrompt(text, "", nil) })
 		list, err := readPrompt(text, "", nil)
 		if (err == nil) != (len(list) > 0) {
 			t.Errorf("%d tokens, %v", len(list), err)

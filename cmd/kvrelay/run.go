@@ -13,6 +13,7 @@ import (
 	"github.com/kvrelay/kvrelay/discovery"
 	"github.com/kvrelay/kvrelay/internal/logging"
 	"github.com/kvrelay/kvrelay/internal/natsd"
+	"github.com/kvrelay/kvrelay/internal/procs"
 	"github.com/kvrelay/kvrelay/relay"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -69,6 +70,7 @@ func startLog(cfg *config.Config, stderr io.Writer) (log *slog.Logger, stop func
 func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error {
 	info, _ := debug.ReadBuildInfo()
 	log.Info("starting", "version", versionText(info))
+	defer background(ctx, procs.Run)()
 	var servers []string
 	var embedded *natsd.Server
 	if cfg.Sink != config.SinkStdout && len(cfg.NATSURL) == 0 {

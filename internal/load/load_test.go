@@ -94,6 +94,11 @@ func TestPublisher(t *testing.T) {
 	defer stop()
 
 	const n = 500
+	p.Preload(7)
+	if p.Published() != 7 {
+		t.Errorf("%d published", p.Published())
+	}
+	p.Preload(0)
 	published := make(chan error, 1)
 	var told uint64
 	go func() { published <- p.Publish(ctx, 0, n, func(seq uint64) { told = seq }) }()

@@ -50,6 +50,10 @@ func (p *Publisher) Endpoint() string { return "tcp://" + p.events.Addr().String
 // ReplayEndpoint: see Endpoint.
 func (p *Publisher) ReplayEndpoint() string { return "tcp://" + p.replay.Addr().String() }
 
+// Preload makes the batches below n ones that were published before anybody
+// subscribed. To be called before Publish.
+func (p *Publisher) Preload(n uint64) { p.next.Store(n) }
+
 // Published is how many batches there are so far.
 func (p *Publisher) Published() uint64 { return p.next.Load() }
 

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kvrelay/kvrelay/internal/quicknet"
 )
 
 // Conn is one connection. One goroutine may call Recv and Buffered; everything
@@ -33,6 +35,7 @@ type Conn struct {
 	in frameReader // owned by the caller of Recv
 
 	waiting atomic.Int64 // since when the reader waits for bytes, from start; 0: it does not
+	arrival arrival
 	pings   pings
 	pongs   chan pongContext
 
@@ -110,7 +113,7 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 	}
 
 	c := &Conn{
-		nc: nc, endpoint: endpoint, start: time.Now(),
+		nc: quicknet.Wrap(nc), endpoint: endpoint, start: time.Now(),
 		heartbeat: o.Heartbeat, peerTimeout: o.PeerTimeout, answers: answers && o.Heartbeat > 0,
 		ttl:   uint16(min(ttlFactor*o.PeerTimeout/(100*time.Millisecond), maxTTL)),
 		pongs: make(chan pongContext, maxPongs),
@@ -118,7 +121,7 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 	}
 	c.in = frameReader{
 		lim:  limits{frame: uint64(o.MaxFrame), message: uint64(o.MaxMessage), frames: o.MaxFrames},
-		read: c.read, command: c.command,
+		read: c.read, command: c.command, arrives: c.arrives,
 	}
 	go c.keep()
 	return c, nil
@@ -175,6 +178,37 @@ func (c *Conn) read(p []byte) (int, error) {
 	n, err := c.nc.Read(p)
 	c.waiting.Store(0)
 	return n, err
+}
+
+// arrival is how far a message has come that is not whole yet. It is written by
+// the reader; times are from Conn.start.
+type arrival struct{ bytes, from, newest atomic.Int64 }
+
+func (c *Conn) arrives(n int) {
+	a := &c.arrival
+	if n == 0 {
+		if a.bytes.Load() != 0 { // nearly never: most messages come whole
+			a.bytes.Store(0)
+		}
+		return
+	}
+	now := int64(time.Since(c.start))
+	if a.bytes.Load() == 0 {
+		a.from.Store(now)
+	}
+	a.newest.Store(now)
+	a.bytes.Store(int64(n))
+}
+
+// Arriving tells of a message of which some bytes have come, but not all: how
+// many, and when the first and the newest of them were read. 0: there is none.
+// Heartbeats between its bytes do not count.
+func (c *Conn) Arriving() (bytes int64, first, newest time.Time) {
+	a := &c.arrival
+	if bytes = a.bytes.Load(); bytes == 0 {
+		return 0, first, newest
+	}
+	return bytes, c.start.Add(time.Duration(a.from.Load())), c.start.Add(time.Duration(a.newest.Load()))
 }
 
 // command takes a command in the reader's stead: it must not wait.

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func ready(props ...string) []byte { return appendFrame(nil, flagCommand, readyBody(props...)) }
@@ -294,6 +296,7 @@ func FuzzHandshake(f *testing.F) {
 		if plain {
 			o.User = "user"
 		}
+		fuzzlimit.Run(t, len(data), func() { _, _ = handshake(&script{in: bytes.NewReader(data)}, o) })
 		nc := &script{in: bytes.NewReader(data)}
 		if _, err := handshake(nc, o); err == nil && nc.in.Len() > len(data)-greetingLen {
 			t.Error("ready without a READY")

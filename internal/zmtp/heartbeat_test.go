@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -276,10 +277,18 @@ func TestPingFlood(t *testing.T) {
 	})
 	o := beating()
 	o.Heartbeat = -1
-	c := mustDial(t, endpoint, o)
-	if err := c.nc.(interface{ SetWriteBuffer(int) error }).SetWriteBuffer(4096); err != nil {
+	nc, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+	if err != nil {
 		t.Fatal(err)
 	}
+	if err := nc.(*net.TCPConn).SetWriteBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Accept(t.Context(), nc, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	if err := recvErr(t, c); !errors.Is(err, ErrPeerDead) {
 		t.Errorf("%v", err)
 	}

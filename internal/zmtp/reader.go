@@ -37,6 +37,7 @@ type frameReader struct {
 	lim     limits
 	read    func([]byte) (int, error)
 	command func(body []byte) error // body is valid during the call
+	arrives func(n int)             // n bytes of a message that is not whole yet are there; 0: it is. nil: nobody asks
 
 	buf   []byte
 	r, w  int // buf[r:w] is unread; r is where the present message begins
@@ -66,6 +67,9 @@ func (f *frameReader) next() ([][]byte, error) {
 			if err := f.fill(to); err != nil {
 				return nil, err
 			}
+			if h.flags&flagCommand == 0 && f.arrives != nil {
+				f.arrives(f.w - f.r)
+			}
 		}
 		off = to
 		if h.flags&flagCommand != 0 {
@@ -90,6 +94,9 @@ func (f *frameReader) next() ([][]byte, error) {
 		f.out = append(f.out, f.buf[f.r+s.from:f.r+s.to:f.r+s.to])
 	}
 	f.r += off
+	if f.arrives != nil {
+		f.arrives(0)
+	}
 	if off > baseBuffer {
 		f.idle = 0
 	}

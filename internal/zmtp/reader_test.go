@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 var testLimits = limits{frame: 1 << 20, message: 1<<20 + 4096, frames: 8}
@@ -360,6 +362,14 @@ func FuzzReader(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{1, 0}, 70), uint8(255))
 	f.Fuzz(func(t *testing.T, data []byte, piece uint8) {
 		lim := limits{frame: 300, message: 500, frames: 5}
+		fuzzlimit.Run(t, len(data), func() {
+			r, _ := stream(data, lim, func() int { return int(piece) })
+			for {
+				if _, err := r.next(); err != nil {
+					return
+				}
+			}
+		})
 		want, wantCommands, bad := reference(data, lim)
 		r, commands := stream(data, lim, func() int { return int(piece) })
 		var got [][][]byte
@@ -401,5 +411,73 @@ func TestReaderDrip(t *testing.T) {
 	msgs, err := all(f)
 	if len(msgs) != 2 || len(msgs[1][0]) != 4<<20 || err != io.EOF {
 		t.Errorf("%d messages, %v", len(msgs), err)
+	}
+}
+
+// However a message comes – in pieces of any size, in one frame or in many, with
+// commands between them – the buffer is at most twice what has arrived: it is
+// never grown for what a header only announces. Of many frames, which come slowly
+// from who means harm, it doubles: what is left behind is small too.
+func TestReaderGrowth(t *testing.T) {
+	lim := limits{frame: 64 << 20, message: 64 << 20, frames: 1 << 20}
+	for name, data := range map[string][]byte{
+		"one frame":   append(long(0, 60<<20), make([]byte, 16<<20)...),
+		"many frames": bytes.Repeat(append([]byte{flagMore, 200}, make([]byte, 200)...), 40_000),
+		"growing ones": func() (b []byte) {
+			for n := 1; n <= 4<<20; n *= 2 {
+				b = appendFrame(b, flagMore, make([]byte, n))
+			}
+			return append(b, long(flagMore, 50<<20)...)
+		}(),
+		"commands between": bytes.Repeat(append(appendFrame(nil, flagMore, make([]byte, 100_000)), flagCommand, 6, 4, 'P', 'I', 'N', 'G', 0), 100),
+	} {
+		for _, piece := range []int{1 << 10, 10_000, 1 << 20, 1 << 30} {
+			f, _ := stream(data, lim, func() int { return piece })
+			read, arrived, allocated, was := f.read, 0, 0, 0
+			f.read = func(p []byte) (int, error) {
+				if len(f.buf) != was {
+					was = len(f.buf)
+					allocated += was
+				}
+				if most := max(baseBuffer, 2*arrived); len(f.buf) > most {
+					t.Fatalf("%s, %d at a time: a buffer of %d for %d bytes", name, piece, len(f.buf), arrived)
+				}
+				n, err := read(p)
+				arrived += n
+				return n, err
+			}
+			_, _ = all(f) // every one of them ends in its middle
+			if most := 4 * max(baseBuffer, 2*arrived); name == "many frames" && allocated > most {
+				t.Errorf("%s, %d at a time: %d bytes allocated for %d", name, piece, allocated, arrived)
+			}
+			if arrived != len(data) {
+				t.Errorf("%s: %d of %d bytes were read", name, arrived, len(data))
+			}
+		}
+	}
+}
+
+// What is coming is told while it is coming, without the commands between
+// messages.
+func TestReaderTellsWhatArrives(t *testing.T) {
+	ping := []byte{flagCommand, 7, 4, 'P', 'I', 'N', 'G', 0, 0}
+	data := append(bytes.Clone(ping), appendFrame(nil, 0, make([]byte, 300_000))...)
+	data = append(append(data, ping...), message("x")...)
+	f, _ := stream(data, testLimits, func() int { return 1000 })
+	var told []int
+	f.arrives = func(n int) { told = append(told, n) }
+	if msgs, err := all(f); len(msgs) != 2 || err != io.EOF {
+		t.Fatal(len(msgs), err)
+	}
+	whole := 0
+	for i, n := range told {
+		if n == 0 {
+			whole++
+		} else if i > 0 && n <= told[i-1] {
+			t.Errorf("%d bytes after %d", n, told[i-1])
+		}
+	}
+	if whole != 2 || len(told) < 290 || told[len(told)-1] != 0 {
+		t.Errorf("told %d times, %d times of a whole message", len(told), whole)
 	}
 }
