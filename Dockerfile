@@ -5,7 +5,8 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 …    for both at once
 #
 # Go's compiler runs on the machine that builds and compiles for the other one.
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+# The release of it is the one that go.mod's toolchain line names.
+FROM --platform=$BUILDPLATFORM golang:1.26.11 AS build
 WORKDIR /src
 # Dependencies first: they change less often than the code.
 COPY go.mod go.sum ./

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 type envelopeVector struct {
@@ -295,6 +297,8 @@ func FuzzParseMessage(f *testing.F) {
 	}
 	f.Add(encodeMessage(DynamoSingle, 1, 0, sampleEvents()[1:2]))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzlimit.Run(t, len(data), func() { _, _ = ParseMessage("s", nil, data) })
+		fuzzlimit.Run(t, len(data), func() { _, _ = ParseEvents("s", data) })
 		// What is accepted is whole: written again and read again it is the same.
 		if got, err := ParseMessage("s", nil, data); err == nil && got.Publisher != 0 {
 			again, err := ParseMessage("s", nil, encodeMessage(Dynamo, got.Publisher, got.Sequence, got.Events))

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func TestPictureFold(t *testing.T) {
@@ -87,6 +89,7 @@ func FuzzParseHeartbeat(f *testing.F) {
 	f.Add([]byte(`{"publisher_id":5,"life":12345}`))
 	f.Add([]byte(`{"publisher_id":0}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzlimit.Run(t, len(data), func() { _, _ = ParseHeartbeat(data) })
 		if h, err := ParseHeartbeat(data); err == nil && (h.Publisher == 0 || h.Publisher > maxPublisher) {
 			t.Errorf("accepted publisher %d", h.Publisher)
 		}

@@ -21,18 +21,19 @@ import (
 
 const patience = 30 * time.Second
 
-// guarded is a NATS server with the users and permissions of security.md.
-func guarded(t *testing.T) string {
+// guarded is a NATS server with the users and permissions of one block of
+// security.md, and these settings before it.
+func guarded(t *testing.T, block, settings string) string {
 	t.Helper()
-	found := blocks(pages(t)["security.md"], "conf authorization")
+	found := blocks(pages(t)["security.md"], block)
 	if len(found) != 1 {
-		t.Fatalf("security.md has %d authorization blocks", len(found))
+		t.Fatalf("security.md has %d blocks %q", len(found), block)
 	}
 	for _, user := range []string{"RELAY", "ROUTER", "OPERATOR"} {
 		t.Setenv(user+"_PASSWORD", strings.ToLower(user)+"-secret")
 	}
 	file := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(file, []byte("host: 127.0.0.1\nport: -1\n"+found[0]), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("host: 127.0.0.1\nport: -1\n"+settings+found[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o, err := server.ProcessConfigFile(file)
@@ -70,6 +71,8 @@ func as(t *testing.T, url, user string) (*nats.Conn, <-chan error) {
 
 // process is a running kvrelay.
 type process struct {
+	stop func() // and waits for its end
+
 	mu  sync.Mutex
 	out bytes.Buffer
 }
@@ -110,11 +113,12 @@ func start(t *testing.T, mark string, env []string, args ...string) *process {
 			}
 		}
 	}()
-	t.Cleanup(func() {
+	p.stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended
 		_ = cmd.Wait() // its end is not what is tested
 	})
+	t.Cleanup(p.stop)
 	select {
 	case <-seen:
 	case <-ended:
@@ -128,12 +132,8 @@ func start(t *testing.T, mark string, env []string, args ...string) *process {
 // TestPermissions: with the permissions of security.md everything works that
 // kvrelay and its readers do, in each profile, and nothing else.
 func TestPermissions(t *testing.T) {
-	url := guarded(t)
-	engine := start(t, "rank 0 events", nil, "mock", "--rate", "50", "--http", "127.0.0.1:0")
-	var endpoint, replay string
-	for line := range strings.Lines(engine.text()) {
-		_, _ = fmt.Sscanf(line, "rank 0 events %s replay %s", &endpoint, &replay) // other lines do not match
-	}
+	url := guarded(t, "conf authorization", "")
+	endpoint, replay := mock(t)
 	var subjects []string
 	for _, profile := range []string{"dynamo", "dynamo-single", "json"} {
 		p, err := consumer.ParseProfile(profile)
@@ -171,7 +171,7 @@ func TestPermissions(t *testing.T) {
 	default:
 	}
 	const events = "namespace.dynamo.component.backend.endpoint.generate.kv-events"
-	for _, c := range []struct{ user, verb, subject string }{
+	forbidden(t, url, []deed{
 		{"router", "publish", events},
 		{"router", "publish", "kvrelay.dynamo.1.0.events"},
 		{"router", "publish", "kvrelay.dynamo.1.0.heartbeat"},
@@ -184,7 +184,53 @@ func TestPermissions(t *testing.T) {
 		{"relay", "publish", "_INBOX.someone"},
 		{"relay", "publish", "$JS.API.STREAM.DELETE.KVRELAY"},
 		{"operator", "publish", events},
-	} {
+	})
+}
+
+// TestJetStreamPermissions: the same of a stream: made, resumed by a second life,
+// and read from its beginning.
+func TestJetStreamPermissions(t *testing.T) {
+	url := guarded(t, "conf jetstream", fmt.Sprintf("jetstream { store_dir: %q }\n", t.TempDir()))
+	endpoint, replay := mock(t)
+	for _, mark := range []string{"created the JetStream stream", "resumed: the stream goes on"} {
+		relay := start(t, mark, []string{"KVRELAY_NATS_USER=relay", "KVRELAY_NATS_PASSWORD=relay-secret"},
+			"--nats-url", url, "--endpoints", endpoint, "--replay-endpoints", replay, "--sink", "jetstream",
+			"--worker-id", "7", "--admin-addr", "off", "--log-format", "json")
+		// It reads the stream from its beginning.
+		reader := start(t, "stored", []string{"KVRELAY_NATS_USER=router", "KVRELAY_NATS_PASSWORD=router-secret"},
+			"tail", "--nats-url", url, "--stream", "KVRELAY", "--json")
+		reader.stop()
+		relay.stop()
+		for _, bad := range []string{"ermissions", "have trouble", "no connection to NATS"} {
+			if strings.Contains(relay.text(), bad) || strings.Contains(reader.text(), bad) {
+				t.Errorf("something may not be done that has to be:\n%s\n%s", relay.text(), reader.text())
+			}
+		}
+	}
+	forbidden(t, url, []deed{
+		{"relay", "publish", "$JS.API.STREAM.DELETE.KVRELAY"},
+		{"relay", "publish", "$JS.API.STREAM.PURGE.KVRELAY"},
+		{"relay", "publish", "$JS.API.STREAM.UPDATE.KVRELAY"},
+		{"relay", "publish", "$JS.API.STREAM.MSG.DELETE.KVRELAY"},
+		{"relay", "publish", "$JS.API.STREAM.CREATE.OTHER"},
+		{"relay", "publish", "$JS.API.DIRECT.GET.OTHER.x"},
+		{"relay", "publish", "kvrelay.other.1.0.events"},
+		{"relay", "subscribe", "kvrelay.dynamo.*.*.events"},
+		{"router", "publish", "kvrelay.dynamo.1.0.events"},
+		{"router", "publish", "$JS.API.STREAM.DELETE.KVRELAY"},
+		{"router", "publish", "$JS.API.STREAM.PURGE.KVRELAY"},
+		{"router", "publish", "$JS.API.CONSUMER.CREATE.OTHER.x"},
+		{"operator", "publish", "$JS.API.STREAM.DELETE.KVRELAY"},
+	})
+}
+
+// deed is what a user tries.
+type deed struct{ user, verb, subject string }
+
+// forbidden fails for each deed that the server allows.
+func forbidden(t *testing.T, url string, deeds []deed) {
+	t.Helper()
+	for _, c := range deeds {
 		nc, refused := as(t, url, c.user)
 		var err error
 		if c.verb == "publish" {
@@ -207,6 +253,16 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("%s may %s %s", c.user, c.verb, c.subject)
 		}
 	}
+}
+
+// mock is an engine that publishes until the test ends.
+func mock(t *testing.T) (endpoint, replay string) {
+	t.Helper()
+	engine := start(t, "rank 0 events", nil, "mock", "--rate", "50", "--http", "127.0.0.1:0")
+	for line := range strings.Lines(engine.text()) {
+		_, _ = fmt.Sscanf(line, "rank 0 events %s replay %s", &endpoint, &replay) // other lines do not match
+	}
+	return endpoint, replay
 }
 
 // follow reads as a router does, and closes stored when a snapshot has come

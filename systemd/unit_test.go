@@ -3,12 +3,16 @@
 package systemd
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -78,4 +82,59 @@ func TestExposure(t *testing.T) {
 	if version, _ := analyze(t, "--version"); strings.HasPrefix(version, "systemd 252 ") && !strings.Contains(string(doc), "exposure level of "+found[1]) {
 		t.Errorf("docs/operations.md does not say that the score is %s", found[1])
 	}
+}
+
+// TestAbortedIsRestarted: the watchdog aborts a kvrelay that is stuck. With the
+// unit's environment it dies of that, rather than with an exit code that the
+// unit does not restart: Go's own for a crash is that of bad settings.
+func TestAbortedIsRestarted(t *testing.T) {
+	text, err := os.ReadFile("kvrelay.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "kvrelay")
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, "../cmd/kvrelay")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building kvrelay: %v\n%s", err, out)
+	}
+	for _, env := range [][]string{environment(string(text)), nil} {
+		cmd := exec.Command(binary, "run", "--endpoints", "tcp://127.0.0.1:1", "--admin-addr", "off", "--log-format", "json")
+		cmd.Env = env
+		pipe, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines, told := bufio.NewScanner(pipe), false
+		for lines.Scan() { // it works when it says that the engine is away
+			if !told && strings.Contains(lines.Text(), "waiting for the engine") {
+				told = true
+				if err := cmd.Process.Signal(syscall.SIGABRT); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, _ = io.Copy(io.Discard, pipe) // a line that is too long for a Scanner
+		_ = cmd.Wait()                   // the state tells how
+		status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		switch {
+		case !told:
+			t.Error("kvrelay did not start")
+		case env != nil && (!status.Signaled() || status.Signal() != syscall.SIGABRT):
+			t.Errorf("aborted as the watchdog does, it ended with code %d", status.ExitStatus())
+		case env == nil && !strings.Contains(string(text), fmt.Sprintf("RestartPreventExitStatus=%d\n", status.ExitStatus())):
+			t.Errorf("without the unit's environment it ended with %d: is GOTRACEBACK still needed?", status.ExitStatus())
+		}
+	}
+}
+
+// environment are the unit's variables.
+func environment(unit string) (env []string) {
+	for _, m := range regexp.MustCompile(`(?m)^Environment=(\S+)$`).FindAllStringSubmatch(unit, -1) {
+		env = append(env, m[1])
+	}
+	return env
 }

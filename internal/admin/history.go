@@ -102,7 +102,11 @@ func (h *history) compare(tick int64, a, b row) {
 		if b.src.LiveSince.IsZero() {
 			h.note(tick, b.key, markAway, 1, "connection to the engine ended")
 		} else {
-			h.note(tick, b.key, markBack, 1, "connected to the engine again")
+			text := "connected to the engine"
+			if b.src.Connects > 1 {
+				text += " again"
+			}
+			h.note(tick, b.key, markBack, 1, text)
 		}
 	}
 	if n := grew(x.Restarts, y.Restarts); n > 0 {

@@ -38,12 +38,19 @@ func TestMarks(t *testing.T) {
 		"lost":          {func(w *world) { src(w).Cursor.Losses++; src(w).Cursor.Lost += 3 }, []string{"lost 1 history lost: 3 batch numbers"}},
 		"garbage":       {func(w *world) { src(w).Undecodable++ }, []string{"garbage 1 a batch could not be decoded"}},
 		"away":          {func(w *world) { src(w).LiveSince = time.Time{} }, []string{"away 1 connection to the engine ended"}},
+		"first contact": {func(w *world) { src(w).Connects = 1 }, []string{"back 1 connected to the engine"}},
+		"back":          {func(w *world) { src(w).Connects = 2 }, []string{"back 1 connected to the engine again"}},
 		"NATS":          {func(w *world) { w.st.Sink.Connected = false }, []string{"nats_down 1 the connection to NATS is lost"}},
 		"another relay": {func(w *world) { src(w).Cursor.Frames, src(w).Cursor.Gaps = 1, 5 }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1)
 			var h history
+			if live := src(w).LiveSince; name == "first contact" || name == "back" {
+				src(w).LiveSince = time.Time{}
+				h.look(0, w)
+				src(w).LiveSince = live
+			}
 			h.look(0, w)
 			c.change(w)
 			h.look(1, w)

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 type jsonRaw = json.RawMessage
@@ -33,6 +35,15 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte("\x1f\x8b\x08\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		limits := Limits{Line: 4096, File: 1 << 16, Frames: 8}
+		fuzzlimit.Run(t, len(data), func() {
+			r, err := NewReader(bytes.NewReader(data), "fuzz", limits)
+			if err != nil {
+				return
+			}
+			for err == nil {
+				_, err = r.entry()
+			}
+		})
 		r, err := NewReader(bytes.NewReader(data), "fuzz", limits)
 		if err != nil {
 			return

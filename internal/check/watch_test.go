@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 )
 
@@ -331,6 +332,13 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{}, make([]byte, 8), []byte{0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x90, 0xc0})
 	f.Add([]byte("t"), []byte{1}, []byte{0x92, 0xc0, 0x91, 0x91, 0xa1, 'X'})
 	f.Fuzz(func(t *testing.T, a, b, c []byte) {
+		fuzzlimit.Run(t, 3*(len(a)+len(b)+len(c)), func() {
+			s := NewStream("x", 0, convert.Config{})
+			for i, frames := range [][][]byte{{a, b, c}, {a, b}, {c}, {}, {a, a, b, c}} {
+				s.recorded(i, frames)
+			}
+			s.finish()
+		})
 		s := NewStream("x", 0, convert.Config{})
 		var p Replay
 		p.Frames, p.EndFrames = map[string]uint64{}, map[string]uint64{}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func TestParseFaults(t *testing.T) {
@@ -53,6 +55,7 @@ func FuzzParseFaults(f *testing.F) {
 		f.Add(string(in.Kind) + "=1,drop")
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		fuzzlimit.Run(t, len(text), func() { _, _ = ParseFaults(text) })
 		got, err := ParseFaults(text)
 		if err != nil {
 			return

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/kvrelay/kvrelay/internal/capture"
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 // TestTranscripts: the ROUTER answers every request of the recorded
@@ -130,6 +131,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte{1}, bytes.Repeat([]byte{255}, 9), []byte{2}, 3)
 	f.Fuzz(func(t *testing.T, a, b, c []byte, n int) {
 		frames := [][]byte{a, b, c}[:min(max(n, 0), 3)]
+		fuzzlimit.Run(t, len(a)+len(b)+len(c), func() { _, _, _ = parseRequest(Reply3, frames) })
 		for _, shape := range []ReplayShape{Reply3, Reply4, ReplyATOM} {
 			prefix, _, ok := parseRequest(shape, frames)
 			if ok != (len(frames) > 0 && len(frames) <= 2 && (shape == ReplyATOM || len(frames) == 2 && len(a) == 0)) {

@@ -11,8 +11,9 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// statusEvery is how often STATUS is looked at without a watchdog.
-const statusEvery = 10 * time.Second
+// statusEvery is how often STATUS is looked at, and told where it has changed; with
+// a watchdog that asks for more, that often.
+const statusEvery = 2 * time.Second
 
 // Notifier speaks for one process. All fields but Health may be left out.
 type Notifier struct {

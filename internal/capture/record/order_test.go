@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+
+	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 )
 
 func TestJudge(t *testing.T) {
@@ -67,6 +69,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte{}, bytes.Repeat([]byte{0xff}, 8), []byte{}, []byte{}, 3)
 	f.Fuzz(func(t *testing.T, a, b, c, d []byte, n int) {
 		frames := [][]byte{a, b, c, d}[:min(max(n, 0), 4)]
+		fuzzlimit.Run(t, len(a)+len(b)+len(c)+len(d), func() { parse(frames) })
 		r := parse(frames)
 		if r.end && r.payload != nil {
 			t.Errorf("%x is a batch and the end", frames)
