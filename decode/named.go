@@ -82,20 +82,17 @@ var wireKeys = func() (t [numFields]wireKey) {
 	return t
 }()
 
-// begins is the size of the key, if in begins with it and goes on for a while
-// behind it; else 0.
-func (k *wireKey) begins(in []byte) int {
-	if len(in) < 32 {
-		return 0
-	}
-	diff := (binary.LittleEndian.Uint64(in)^k.word[0])&k.bits[0] | (binary.LittleEndian.Uint64(in[8:])^k.word[1])&k.bits[1]
-	if k.size > 16 {
-		diff |= (binary.LittleEndian.Uint64(in[16:])^k.word[2])&k.bits[2] | (binary.LittleEndian.Uint64(in[24:])^k.word[3])&k.bits[3]
-	}
-	if diff != 0 {
-		return 0
-	}
-	return k.size
+// begins is whether in begins with the key, which is one (size > 0), and goes on for a
+// while behind it. It is small enough to be inlined.
+func (k *wireKey) begins(in []byte) bool {
+	return len(in) >= 32 &&
+		((binary.LittleEndian.Uint64(in)^k.word[0])&k.bits[0]|(binary.LittleEndian.Uint64(in[8:])^k.word[1])&k.bits[1]) == 0 &&
+		(k.size <= 16 || k.goesOn(in))
+}
+
+// goesOn compares what of a long key lies behind its first 16 bytes.
+func (k *wireKey) goesOn(in []byte) bool {
+	return ((binary.LittleEndian.Uint64(in[16:])^k.word[2])&k.bits[2] | (binary.LittleEndian.Uint64(in[24:])^k.word[3])&k.bits[3]) == 0
 }
 
 // order remembers which field stood at which place of the last map of so many
@@ -134,8 +131,8 @@ func (b *Batch) readNamed(ev *Event, mark *marks) (tag []byte, p problem) {
 	for i := range n {
 		guess := &order[i%len(order)]
 		f := *guess
-		if size := wireKeys[f].begins(in[at:]); size > 0 {
-			at += size
+		if k := &wireKeys[f]; k.size > 0 && k.begins(in[at:]) {
+			at += k.size
 		} else {
 			b.r.Seek(at)
 			var c cause

@@ -94,27 +94,26 @@ func TestWireKeysAreKnown(t *testing.T) {
 		}
 		known++
 		key := msgpack.AppendStr(nil, name)
+		if k.size != len(key) {
+			t.Errorf("%s: size %d, want %d", name, k.size, len(key))
+		}
 		in := append(bytes.Clone(key), bytes.Repeat([]byte{0xa5}, 40)...)
 		for n := range in {
-			want := 0
-			if n >= 32 {
-				want = len(key)
-			}
-			if got := k.begins(in[:n]); got != want {
-				t.Errorf("%s in %d bytes: %d, want %d", name, n, got, want)
+			if got, want := k.begins(in[:n]), n >= 32; got != want {
+				t.Errorf("%s in %d bytes: %v, want %v", name, n, got, want)
 			}
 		}
 		for i := range key {
 			for bit := range 8 {
 				near := bytes.Clone(in)
 				near[i] ^= 1 << bit
-				if k.begins(near) != 0 {
+				if k.begins(near) {
 					t.Errorf("%x is taken for %s", near[:len(key)], name)
 				}
 			}
 		}
 		for other := range wireKeys {
-			if got := wireKeys[other].begins(in); other != f && got != 0 {
+			if o := &wireKeys[other]; other != f && o.size > 0 && o.begins(in) {
 				t.Errorf("%s is taken for field %d", name, other)
 			}
 		}
