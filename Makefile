@@ -39,18 +39,18 @@ test-k8s: need-go ## check the manifests: kustomize, Kubernetes' own types, and 
 	@# -count=1: Go's cache of results does not see that files outside of the module changed.
 	cd k8s/check && $(GO) vet ./... && $(GO) test -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) ./...
 
-test-etcd: need-go ## etcd itself, in the test, and the records that kvrelay keeps there
+test-etcd: need-go ## check the records in etcd, with etcd itself
 	cd membership/etcd/check && $(GO) vet ./... && $(GO) test $(RACE) -count=1 -timeout $(TIMEOUT) ./...
 
 test-monitoring: need-go ## check alert rules, metrics and dashboard with Prometheus' and Grafana's own code
 	@# -count=1: as above.
 	cd docs/monitoring/check && $(GO) vet ./... && $(GO) test -count=1 -timeout $(TIMEOUT) ./...
 
-test-kube: need-go ## Kubernetes' own API server and the records that kvrelay keeps there (a build of minutes, once)
+test-kube: need-go ## check the records in Kubernetes, with its own API server (a build of minutes, once)
 	@# -vet=off: vet would read all of the API server's source, which takes as long again.
 	cd membership/kube/check && $(GO) test -count=1 -vet=off -tags kube -timeout $(TIMEOUT) ./...
 
-test-dynamo: need-go need-python venv-dynamo ## the tests against Dynamo's own KV router (a wheel of some 100 MB, once)
+test-dynamo: need-go need-python venv-dynamo ## check against Dynamo's own KV router (a wheel of some 100 MB, once)
 	$(GO) vet $(TAGS),dynamo ./integration
 	$(GO) test $(RACE) $(TAGS),dynamo -run TestDynamo -timeout $(TIMEOUT) ./integration
 
@@ -93,13 +93,13 @@ test-release: need-go ## build twice, in two folders, and compare the bytes; com
 	if [ $$n -lt 20 ] || [ $$have -lt $$n ]; then echo "the SBOM names $$have modules, the file has $$n" >&2; exit 1; fi; \
 	echo "the SBOM names each of the file's $$n modules"
 
-vuln: need-go ## known vulnerabilities in what a release is built of (govulncheck, pinned)
+vuln: need-go ## look for known vulnerabilities in what a release is built of (govulncheck, pinned)
 	GO='$(GO)' .ci/vuln
 
-unit: need-go ## the tests that need Go alone
+unit: need-go ## run the tests that need Go alone
 	$(GO) test -p $(PARALLEL) -timeout $(TIMEOUT) ./...
 
-lint: need-go ## gofmt, go vet, staticcheck (pinned in go.mod)
+lint: need-go ## check with gofmt, go vet, staticcheck (pinned in go.mod)
 	@bad="$$(gofmt -l $(GOFILES))"; if [ -n "$$bad" ]; then \
 		echo "not formatted (run: make fmt):"; echo "$$bad"; exit 1; fi
 	$(GO) vet $(TAGS) ./...
@@ -107,7 +107,7 @@ lint: need-go ## gofmt, go vet, staticcheck (pinned in go.mod)
 	$(GO) tool staticcheck $(TAGS) ./...
 
 fmt: need-go ## format every Go file
-	gofmt -w $(GOFILES)
+	@gofmt -l -w $(GOFILES)
 
 generate: need-go ## rewrite what comes from other files: parts of the documentation, code of the protos
 	$(GO) run ./internal/docgen
@@ -117,7 +117,7 @@ check-generated: need-go ## fail when `make generate` would change something
 	$(GO) run ./internal/docgen -check
 	$(GO) run ./internal/enginepb/gen -check
 
-venv: $(VENV)/.ready ## Python packages of the integration tests, in .venv
+venv: $(VENV)/.ready ## install the integration tests' Python packages, in .venv
 
 # Made beside and renamed, so that an install that was cut off is not taken for a whole one.
 $(VENV)/.ready: integration/requirements.txt | need-python
@@ -128,7 +128,7 @@ $(VENV)/.ready: integration/requirements.txt | need-python
 		echo "make venv: pip could not install integration/requirements.txt; is a package index reachable?" >&2; exit 1; }
 	@touch $@
 
-venv-dynamo: $(VENV)-dynamo/.ready ## Dynamo's Python package, in .venv-dynamo
+venv-dynamo: $(VENV)-dynamo/.ready ## install Dynamo's Python package, in .venv-dynamo
 
 $(VENV)-dynamo/.ready: integration/dynamo-requirements.txt | need-python
 	rm -rf $(VENV)-dynamo
@@ -152,18 +152,18 @@ MUTATIONSEED ?= 1
 mutate: need-go ## change the core a little, MUTATIONS times, and see whether its tests notice
 	$(GO) run ./internal/mutate -n $(MUTATIONS) -seed $(MUTATIONSEED) -at-least 90
 
-bench: need-go ## benchmarks, as benchstat reads them (BENCH=regexp BENCHPKG=./decode BENCHTIME=200ms COUNT=1)
+bench: need-go ## run benchmarks, printed as benchstat reads them (BENCH=regexp BENCHPKG=./decode BENCHTIME=200ms COUNT=1)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '$(BENCHSKIP)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) -timeout $(TIMEOUT) -p 1 $(BENCHPKG)
 
-bench-compare: need-go ## kvrelay's msgpack beside tinylib's and vmihailenco's, as a table
+bench-compare: need-go ## time kvrelay's msgpack beside tinylib's and vmihailenco's
 	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
 	(cd bench/compare && $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -count $(COUNT) .) > "$$out" || { cat "$$out"; exit 1; }; \
 	$(GO) run ./bench/report -compare < "$$out"
 
-bench-report: need-go ## all figures of docs/performance.md as tables; ten minutes on a machine that does nothing else
+bench-report: need-go ## measure all figures of docs/performance.md; ten minutes on a machine that does nothing else
 	$(GO) run ./bench/report
 
-test-bench: need-go ## what the comparison compares is the same, and the limits that noise cannot trip
+test-bench: need-go ## check the benchmarks: that bench-compare compares the same work, and limits that a busy machine cannot trip
 	cd bench/compare && $(GO) vet ./... && $(GO) test ./...
 	$(GO) test -count=1 ./internal/quicknet ./internal/zmtp ./sinks ./relay -run 'TestThrough|TestErrors|TestAllocations|TestAppendAllocates|TestFramesLieInTheBuffer|TestReaderRatio'
 
@@ -172,7 +172,7 @@ test-bench: need-go ## what the comparison compares is the same, and the limits 
 SOAK ?= 1h
 SEED ?= $(shell date +%s)
 
-soak: need-go need-python venv ## trouble of all kinds at once for SOAK=1h, everything checked each minute (SEED=)
+soak: need-go need-python venv ## cause trouble of all kinds at once for SOAK=1h and check everything each minute (SEED=)
 	$(GO) test -tags integration ./integration -run 'TestSoak$$' -count=1 -v -timeout 0 -soak $(SOAK) -soak-seed $(SEED)
 
 clean: ## remove what was built or installed here

@@ -74,6 +74,7 @@ var checks = []struct {
 	{[]string{"MEMBERSHIP", "SINK", "PROFILE", "SUBJECT", "MEMBERSHIP_PATH"}, (*loader).checkMembership},
 	{[]string{"MEMBERSHIP", "ETCD_ENDPOINTS", "ETCD_TLS_CA", "ETCD_TLS_CERT"}, (*loader).checkEtcd},
 	{[]string{"MEMBERSHIP", "REQUEST_PLANE", "RECOVERY_ADDR"}, (*loader).checkPlane},
+	{[]string{"MEMBERSHIP", "NAMESPACE", "COMPONENT", "ENDPOINT_NAME"}, (*loader).checkDynamoNames},
 	{[]string{"MEMBERSHIP", "REGISTER_WORKER", "WORKER_ID"}, (*loader).checkWorkerID},
 	{[]string{"MEMBERSHIP", "WORKER_ID", "POD_NAME", "POD_NAMESPACE", "POD_UID", "WORKER_CONTAINER"}, (*loader).checkPod},
 }

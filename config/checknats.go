@@ -36,6 +36,9 @@ func (l *loader) checkNATSLogin() {
 	if slices.ContainsFunc(l.cfg.NATSURL, func(s string) bool { return strings.Contains(s, "@") }) {
 		ways = append(ways, "credentials in NATS_URL")
 	}
+	if l.has("SINK") && l.cfg.Sink == SinkJetStream && len(l.cfg.NATSURL) == 0 {
+		l.problemOf("SINK", "want "+Prefix+"_NATS_URL with SINK=jetstream: the embedded server has no JetStream")
+	}
 	switch {
 	case len(ways) > 1:
 		l.problemOf(l.secretName(ways[0]), "want one way to log in to NATS, not "+strings.Join(ways, " and "))

@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"regexp"
 	"strings"
 )
 
@@ -22,6 +23,23 @@ func (l *loader) checkPlane() {
 		}
 	default:
 		l.problemOf("REQUEST_PLANE", "want tcp or nats, as the routers' DYN_REQUEST_PLANE")
+	}
+}
+
+// dynamoName is a name that Dynamo's routers read back from keys and subjects.
+// With other characters in it they were seen to ignore everything without a word.
+var dynamoName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// checkDynamoNames: routers must find records and events by the endpoint's names.
+func (l *loader) checkDynamoNames() {
+	c := l.cfg
+	if c.Membership == MembershipOff {
+		return
+	}
+	for _, n := range []struct{ setting, name string }{{"NAMESPACE", c.Namespace}, {"COMPONENT", c.Component}, {"ENDPOINT_NAME", c.EndpointName}} {
+		if !dynamoName.MatchString(n.name) {
+			l.problemOf(n.setting, "want letters, digits, dots, dashes and underscores with MEMBERSHIP: Dynamo's routers do not find other names")
+		}
 	}
 }
 

@@ -115,7 +115,7 @@ type Config struct {
 	// Sink: stdout writes JSON lines and takes no NATS_ setting.
 	Sink string `env:"SINK" default:"nats" oneof:"nats jetstream stdout" doc:"where router events go: nats, jetstream, stdout"`
 	// NATSURL: empty runs a server inside kvrelay, which takes no credentials.
-	NATSURL URLs `env:"NATS_URL" url:"true" shown:"embedded server" doc:"NATS servers, comma separated. Empty: a server inside kvrelay on 127.0.0.1:4222 (a free port, printed, if taken)"`
+	NATSURL URLs `env:"NATS_URL" url:"true" shown:"embedded server" doc:"NATS servers, comma separated. Empty: the relay runs a server of its own on 127.0.0.1:4222 (a free port, printed, if taken); tail and query look there"`
 	// At most one way to log in: creds file, nkey file, user, or token; also
 	// when one of them is in NATS_URL.
 	NATSCredsFile    string `env:"NATS_CREDS_FILE" doc:"NATS credentials file (JWT and seed)"`

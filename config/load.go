@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"reflect"
@@ -56,7 +55,7 @@ func Load(fs *flag.FlagSet, args []string, names ...string) (*Config, error) {
 		return l.cfg, err
 	}
 	if len(names) == 0 && fs.NArg() > 0 {
-		l.add(Problem{Name: "arguments", Want: fmt.Sprintf("want settings as --name=value only; %s", l.quoteArg(fs.Arg(0)))})
+		l.add(l.surplus(fs.Arg(0)))
 	}
 	l.unknownVariables()
 	for _, f := range l.fields {
@@ -188,17 +187,13 @@ func (l *loader) parseFlags(fs *flag.FlagSet, args []string) error {
 			return err
 		}
 		rest := fs.Args()
-		if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
-			l.add(Problem{Name: "--" + name, Want: "no such flag" + suggest(fs, name)})
+		l.add(FlagProblem(fs, err))
+		if noSuchFlag.MatchString(err.Error()) {
 			// What follows is most likely its value, and may be a secret.
 			inline := strings.Contains(args[len(args)-len(rest)-1], "=")
 			if !inline && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 				rest = rest[1:]
 			}
-		} else if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
-			l.add(Problem{Name: "--" + name, Want: "want a value, as in --" + name + "=…"})
-		} else {
-			l.add(Problem{Name: "flags", Want: err.Error()}) // a value that a flag of the command's own refused
 		}
 		args = rest
 	}
@@ -214,15 +209,15 @@ func suggest(fs *flag.FlagSet, name string) string {
 	return ""
 }
 
-// quoteArg quotes a surplus argument, unless it may be a piece of a secret
-// that was written without quotes.
-func (l *loader) quoteArg(arg string) string {
+// surplus is an argument that belongs to no flag. It is shown unless it may be
+// a piece of a secret that was written without quotes.
+func (l *loader) surplus(arg string) Problem {
 	for _, f := range l.fields {
 		if _, ok := l.flags[f.Name]; ok && (f.Secret || f.isURL) {
-			return "something else follows"
+			return Problem{Name: "arguments", Want: "want settings as --name=value only; something else follows"}
 		}
 	}
-	return Problem{Name: "argument", Value: arg, Has: true, Want: "is none"}.Error()
+	return Problem{Name: "argument", Value: arg, Has: true, Want: "want settings as --name=value only"}
 }
 
 // serviceLink matches the variables by which Kubernetes tells a pod of the

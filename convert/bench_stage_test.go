@@ -115,11 +115,22 @@ func BenchmarkStageLedgerAMap(b *testing.B)   { stageLedger(b, shapeA, true) }
 func BenchmarkStageLedgerBArray(b *testing.B) { stageLedger(b, shapeB, false) }
 func BenchmarkStageLedgerBMap(b *testing.B)   { stageLedger(b, shapeB, true) }
 
-// stageLedger keeps the blocks of stores, and between the measured parts takes
-// them away again.
+// stageLedger keeps the blocks of stores.
 func stageLedger(b *testing.B, s shape, named bool) {
-	r, stores, removes := stageBatches(b, s, named)
 	var out Output
+	stageStores(b, s, named, func(r *Rank, batch *decode.Batch) {
+		for k := range batch.Events {
+			for _, h := range batch.Events[k].Hashes {
+				r.keep(Device, h, 0, asCopy, &out)
+			}
+		}
+	})
+}
+
+// stageStores does one with each of the working set's stores, and between the
+// measured parts takes their blocks away again.
+func stageStores(b *testing.B, s shape, named bool, one func(*Rank, *decode.Batch)) {
+	r, stores, removes := stageBatches(b, s, named)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if i == benchWorkingSet {
@@ -128,12 +139,7 @@ func stageLedger(b *testing.B, s shape, named bool) {
 			i = 0
 			b.StartTimer()
 		}
-		events := stores[i].Events
-		for k := range events {
-			for _, h := range events[k].Hashes {
-				r.keep(Device, h, 0, asCopy, &out)
-			}
-		}
+		one(r, &stores[i])
 	}
 }
 
@@ -152,19 +158,11 @@ func BenchmarkStageConvertBMap(b *testing.B)   { stageConvert(b, shapeB, true) }
 
 // stageConvert is all that lies between decoding and encoding.
 func stageConvert(b *testing.B, s shape, named bool) {
-	r, stores, removes := stageBatches(b, s, named)
 	var out Output
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		if i == benchWorkingSet {
-			b.StopTimer()
-			convertBatches(r, removes)
-			i = 0
-			b.StartTimer()
-		}
+	stageStores(b, s, named, func(r *Rank, batch *decode.Batch) {
 		out.Reset()
-		r.Convert(&stores[i], &out)
-	}
+		r.Convert(batch, &out)
+	})
 }
 
 func BenchmarkStageEncodeAArray(b *testing.B) { stageEncode(b, shapeA, false) }

@@ -51,12 +51,9 @@ func fieldOf(key []byte) field {
 	return fUnknown
 }
 
-// Which fields an event of a type has. A key that is not among them is to it
-// as any unknown key.
-const (
-	removedFields = 1<<fHashes | 1<<fMedium | 1<<fGroup | 1<<fKind | 1<<fWindow | 1<<fLocality | 1<<fOwnership
-	clearedFields = 1<<fMedium | 1<<fOwnership
-)
+// removedFields are those that a remove has. A key that is not among them is to
+// it as any unknown key.
+const removedFields = 1<<fHashes | 1<<fMedium | 1<<fGroup | 1<<fKind | 1<<fWindow | 1<<fLocality | 1<<fOwnership
 
 // wireKey is the name of a field as engines encode it, in words of eight bytes
 // and with the bits of them that count: to compare words in place is a few per

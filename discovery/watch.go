@@ -14,6 +14,7 @@ const (
 	maxPartial   = 3                      // answers in a row that lack something, then it goes without
 	sayAgain     = 30 * time.Second       // between two lines that say what is awaited
 	sourcesNamed = 8                      // in a log line; of more only the number is said
+	newsAtOnce   = 16                     // lines about single sources within sayAgain; of more only the number is said
 )
 
 // watcher is the loop of Watch; one goroutine's.

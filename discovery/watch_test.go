@@ -308,6 +308,46 @@ func TestRefusalsAreSaidOnce(t *testing.T) {
 	})
 }
 
+// An engine that says something else of a thousand sources each time makes few lines.
+func TestManyRefusalsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := watch(t, Options{URL: "http://h:1"}, "vllm")
+		defer s.stop()
+		s.logged()
+		lies := func(round int) answer {
+			a := answer{kind: KindVLLM, list: []advertised{zmq(1000, fmt.Sprintf("tcp://127.0.0.1:%d", round+1), "")}}
+			for rank := range 1000 {
+				a.list = append(a.list, advertised{rank: uint32(rank), hasRank: true, transport: fmt.Sprint(round), endpoint: "tcp://h:2"})
+			}
+			return a
+		}
+		for round := range 10 {
+			s.tells("vllm", has(lies(round)))
+			s.after(time.Second)
+		}
+		lines := s.logged()
+		single, counts := 0, 0
+		for _, line := range lines {
+			if strings.Contains(line, "not used: rank") {
+				single++
+			}
+			if strings.Contains(line, "not used: more sources") {
+				counts++
+			}
+		}
+		if single != newsAtOnce || counts == 0 || len(lines) > 60 {
+			t.Errorf("%d lines, %d of them about one source, %d with a count: %q", len(lines), single, counts, lines)
+		}
+		s.after(sayAgain)
+		s.logged()
+		s.tells("vllm", has(lies(10)))
+		s.after(time.Minute)
+		if lines := s.logged(); !strings.Contains(strings.Join(lines, "\n"), "not used: rank 0") {
+			t.Errorf("news is not told again: %q", lines)
+		}
+	})
+}
+
 func TestManySourcesAreCounted(t *testing.T) {
 	if got := fmt.Sprint(describe(&answer{kind: "vllm", role: "prefill"}, make([]Source, 9))); got != "[kind vllm role prefill sources 9]" {
 		t.Error(got)

@@ -59,6 +59,9 @@ type words struct {
 	found    string // engine and version
 	refused  []Refusal
 	warnings []string
+
+	newsSince time.Time // of the lines that room counts
+	newsSaid  int
 }
 
 // enter begins a state, unless it is there already.
@@ -115,17 +118,42 @@ func (w *words) answered(now time.Time, a *answer, o outcome, next []Source, awa
 	if len(next) > 0 {
 		w.found = found
 	}
-	for _, r := range o.refused {
-		if !slices.Contains(w.refused, r) {
-			log.Warn("not used: " + r.String())
+	refused := news(o.refused, w.refused)
+	for i, r := range refused {
+		if !w.room(now) {
+			log.Warn("not used: more sources, for reasons like those before", "sources", len(refused)-i)
+			break
 		}
+		log.Warn("not used: " + r.String())
 	}
-	for _, text := range o.warnings {
-		if !slices.Contains(w.warnings, text) {
-			log.Warn(text)
+	warnings := news(o.warnings, w.warnings)
+	for i, text := range warnings {
+		if !w.room(now) {
+			log.Warn("more is odd about the engine's sources, like what was said before", "warnings", len(warnings)-i)
+			break
 		}
+		log.Warn(text)
 	}
 	w.refused, w.warnings = o.refused, o.warnings
+}
+
+// room says whether one more line about a single source may be said. Their texts
+// differ, so that nothing else bounds what an engine can make us say.
+func (w *words) room(now time.Time) bool {
+	if now.Sub(w.newsSince) >= sayAgain {
+		w.newsSince, w.newsSaid = now, 0
+	}
+	w.newsSaid++
+	return w.newsSaid <= newsAtOnce
+}
+
+// news are those of now that were not there before.
+func news[T comparable](now, before []T) []T {
+	was := make(map[T]bool, len(before))
+	for _, x := range before {
+		was[x] = true
+	}
+	return slices.DeleteFunc(slices.Clone(now), func(x T) bool { return was[x] })
 }
 
 // describe is what a person wants to know of an engine that was found.

@@ -3,9 +3,13 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +146,47 @@ func TestSourcesComeAndGo(t *testing.T) {
 	k.says("publishes nothing")
 	r.wait(t, "nothing is left", func(p *consumer.Picture) bool { return len(hashes(p, consumer.Rank{Worker: 42}, consumer.Device)) == 0 })
 	r.sound(t)
+}
+
+// An engine that names hundreds of sources that are not there, others each
+// time, makes few lines: each kind of trouble is told, then counted.
+func TestSourcesThatLie(t *testing.T) {
+	const sources = 300
+	var asked atomic.Int32
+	enough := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := asked.Add(1)
+		lies := map[string]any{}
+		for i := range sources {
+			lies[fmt.Sprint(i)] = map[string]string{
+				"publisher": []string{"zmq", fmt.Sprint("x", n)}[i%2],
+				"endpoint":  fmt.Sprintf("tcp://127.%d.%d.%d:9", 1+n%250, i>>8, i&255),
+			}
+		}
+		_ = json.NewEncoder(w).Encode(lies)
+		if n == 6 {
+			close(enough)
+		}
+	}))
+	t.Cleanup(engine.Close)
+	k := startKvrelay(t, settings{"NATS_URL": natsServer(t, -1).ClientURL(), "DISCOVERY_URL": engine.URL})
+	select {
+	case <-enough:
+	case <-time.After(time.Minute):
+		t.Fatal("it was not asked often enough")
+	}
+	if code := k.stop(); code != 0 {
+		t.Errorf("code %d", code)
+	}
+	lines := k.log()
+	if len(lines) > 250 {
+		t.Errorf("%d lines, the first of them:\n%s", len(lines), strings.Join(lines[:100], "\n"))
+	}
+	for _, want := range []string{"cannot be reached yet (", "of many engines or ranks", "not used: more sources", "no longer has this source ("} {
+		if len(k.matching(want)) == 0 {
+			t.Errorf("no line says %q", want)
+		}
+	}
 }
 
 // A port that is taken: the engine serves without KV events, as engines do,

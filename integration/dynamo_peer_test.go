@@ -108,7 +108,7 @@ type dynamoRouter struct{ *dynamoProcess }
 
 func (w *dynamoWorld) router(nats string) dynamoRouter {
 	w.t.Helper()
-	r := dynamoRouter{dynamoPython(w.t, "dynamo_router.py", w.root, nats, "dynamo.backend.generate", fmt.Sprint(dynamoBlock), w.plane)}
+	r := dynamoRouter{dynamoPython(w.t, "dynamo_router.py", w.root, nats, w.path, fmt.Sprint(dynamoBlock), w.plane)}
 	r.line()
 	return r
 }
@@ -161,6 +161,7 @@ type dynamoWorld struct {
 	t     *testing.T
 	root  string // of the records: a folder, or the URL of an etcd
 	plane string // DYN_REQUEST_PLANE
+	path  string // of the endpoint
 	nats  string
 	ranks []*mockengine.Publisher
 	set   settings
@@ -168,7 +169,7 @@ type dynamoWorld struct {
 
 func newDynamoWorld(t *testing.T, ranks int) *dynamoWorld {
 	t.Helper()
-	w := &dynamoWorld{t: t, root: t.TempDir(), plane: "tcp", nats: natsServer(t, -1).ClientURL()}
+	w := &dynamoWorld{t: t, root: t.TempDir(), plane: "tcp", path: "dynamo.backend.generate", nats: natsServer(t, -1).ClientURL()}
 	var live, replay []string
 	for rank := range ranks {
 		p := mockengine.NewPublisher(mockengine.PublisherOptions{

@@ -3,13 +3,17 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvrelay/kvrelay/internal/mockengine"
+	"github.com/kvrelay/kvrelay/internal/natsd"
 )
 
 // hung is a server that takes connections and never says a word.
@@ -84,5 +88,49 @@ func TestEndsWhateverHangs(t *testing.T) {
 				t.Errorf("exit code %d, want %v", k.want, c.codes)
 			}
 		})
+	}
+}
+
+// The same where NATS, on whose word everything waits, events, heartbeats and
+// recovery requests, freezes while the program runs.
+func TestEndsWhereNATSFreezes(t *testing.T) {
+	e, err := mockengine.Start(mockengine.Options{BlockSize: 16, Blocks: 64, Ranks: 4, Workload: &mockengine.Workload{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() }) // it is not what is tested
+	s, err := natsd.Start(t.Context(), natsd.Options{Port: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	gate := mockengine.NewProxy("127.0.0.1:0", strings.TrimPrefix(s.URL(), "nats://"))
+	if err := gate.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { gate.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	var live, replay []string
+	for _, r := range e.Ranks() {
+		live, replay = append(live, r.Endpoint()), append(replay, r.ReplayEndpoint())
+	}
+	k := startKvrelay(t, settings{
+		"ENDPOINTS": strings.Join(live, ","), "REPLAY_ENDPOINTS": strings.Join(replay, ","), "NATS_URL": "nats://" + gate.Addr(),
+		"MEMBERSHIP": "file", "MEMBERSHIP_PATH": t.TempDir(), "REQUEST_PLANE": "nats", "REGISTER_WORKER": "true", "BLOCK_SIZE": "16",
+		"CLEAR_ON_EXIT": "true",
+	})
+	for rank := range live {
+		k.says("on record for Dynamo routers", fmt.Sprintf(`"dp_rank":%d`, rank))
+	}
+	gate.Freeze()
+	start := time.Now()
+	k.want = k.stop()
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if k.want != 4 {
+		t.Errorf("exit code %d, want 4", k.want)
 	}
 }

@@ -27,17 +27,7 @@ import (
 
 // TestHostileGRPC is TestHostileDiscovery where the engine is asked over gRPC.
 func TestHostileGRPC(t *testing.T) {
-	rows := grpcRows()
-	for i := range 4 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			t.Parallel()
-			var own []grpcRow
-			for j := i; j < len(rows); j += 4 {
-				own = append(own, rows[j])
-			}
-			callHostile(t, own)
-		})
-	}
+	inFour(t, grpcRows(), callHostile)
 }
 
 func callHostile(t *testing.T, rows []grpcRow) {

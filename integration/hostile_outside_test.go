@@ -24,17 +24,7 @@ import (
 // sources. Whatever is no answer changes nothing; whatever is one, but a lie,
 // lasts until the engine answers again.
 func TestHostileDiscovery(t *testing.T) {
-	rows := answerRows()
-	for i := range 4 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			t.Parallel()
-			var own []answerRow
-			for j := i; j < len(rows); j += 4 {
-				own = append(own, rows[j])
-			}
-			askHostile(t, own)
-		})
-	}
+	inFour(t, answerRows(), askHostile)
 }
 
 func askHostile(t *testing.T, rows []answerRow) {

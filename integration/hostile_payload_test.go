@@ -20,18 +20,14 @@ type payloadRow struct {
 
 // TestHostilePayloads replaces the engine by such ones, row after row.
 func TestHostilePayloads(t *testing.T) {
-	rows := payloadRows()
-	for i := range 4 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			t.Parallel()
-			w := newHostileWorld(t, hostileOptions{})
-			w.settled("at the start")
-			for j := i; j < len(rows); j += 4 {
-				w.digest(rows[j])
-			}
-			w.discreet()
-		})
-	}
+	inFour(t, payloadRows(), func(t *testing.T, rows []payloadRow) {
+		w := newHostileWorld(t, hostileOptions{})
+		w.settled("at the start")
+		for _, row := range rows {
+			w.digest(row)
+		}
+		w.discreet()
+	})
 }
 
 // The largest that is let in at all. Each row's memory counts alone.

@@ -25,6 +25,20 @@ import (
 	"github.com/kvrelay/kvrelay/sinks"
 )
 
+// inFour runs four tests at once, each with every fourth of the rows.
+func inFour[T any](t *testing.T, rows []T, run func(*testing.T, []T)) {
+	for i := range 4 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			var own []T
+			for j := i; j < len(rows); j += 4 {
+				own = append(own, rows[j])
+			}
+			run(t, own)
+		})
+	}
+}
+
 // What every hostile input must leave: memory below it, and the picture right
 // this soon after the engine is back.
 const (

@@ -37,6 +37,8 @@ type File struct {
 
 	mu   sync.Mutex
 	mine map[string][]byte // records that are kept alive, by key
+
+	told time.Time // when Run told of trouble last; owned by Run
 }
 
 // NewFile is a Store in the folder root (DYN_FILE_KV), which is made when it is absent.
@@ -47,6 +49,8 @@ func NewFile(root string, log *slog.Logger) *File {
 // Run touches the files, and writes one again that someone has removed.
 func (f *File) Run(ctx context.Context) {
 	for sleep(ctx, f.every) {
+		var trouble error // the first
+		failed := 0
 		f.mu.Lock()
 		for key, value := range f.mine {
 			path := f.path(key)
@@ -56,10 +60,16 @@ func (f *File) Run(ctx context.Context) {
 				err = write(path, value)
 			}
 			if err != nil {
-				f.log.Error("a record cannot be kept alive: routers forget this engine", "path", path, "error", err)
+				if failed++; failed == 1 {
+					trouble = err // it names the file
+				}
 			}
 		}
 		f.mu.Unlock()
+		if failed > 0 && time.Since(f.told) > repeatLog {
+			f.told = time.Now()
+			f.log.Error("records cannot be kept alive: routers forget this engine. Make the folder (MEMBERSHIP_PATH) one that kvrelay can write to", "root", f.root, "records", failed, "error", trouble)
+		}
 	}
 }
 

@@ -168,7 +168,7 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 			r.withdraw(ctx, rec.Key)
 		}
 		leave(ctx)
-		deafen()
+		deafen(ctx)
 		remove()
 	}
 	if err != nil {

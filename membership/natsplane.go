@@ -71,23 +71,25 @@ func (p *natsPlane) trouble(err error) {
 	p.s.log.Warn("recovery requests of Dynamo routers over NATS have trouble: are their subjects allowed, and answers to them?", "error", err)
 }
 
-// hear has requests come on a subject, until deafen is called; there is nothing
-// to do where they come over TCP. It returns when the server knows, or with
-// ctx's error: what a router asks before that is lost.
-func (r *Registry) hear(ctx context.Context, subject string) (deafen func(), err error) {
+// hear has requests come on a subject, until deafen is called, which waits no
+// longer than its ctx; there is nothing to do where they come over TCP. It returns
+// when the server knows, or with ctx's error: what a router asks before that is lost.
+func (r *Registry) hear(ctx context.Context, subject string) (deafen func(context.Context), err error) {
 	if r.nats == nil {
-		return func() {}, nil
+		return func(context.Context) {}, nil
 	}
 	var sub *nats.Subscription
-	deafen = func() {
+	deafen = func(ctx context.Context) {
 		if sub != nil && sub.Unsubscribe() == nil && r.nats.nc.IsConnected() {
 			// So that who still asks is told by the server, instead of waiting.
-			_ = r.nats.nc.FlushTimeout(goodbye) // nothing is lost without it
+			ctx, cancel := context.WithTimeout(ctx, goodbye)
+			_ = r.nats.nc.FlushWithContext(ctx) // nothing is lost without it
+			cancel()
 		}
 		sub = nil
 	}
 	err = r.retry(ctx, "listening for recovery requests", func() (err error) {
-		deafen()
+		deafen(ctx)
 		sub, err = r.nats.subscribe(ctx, subject)
 		return err
 	})
@@ -99,6 +101,7 @@ func (r *Registry) hear(ctx context.Context, subject string) (deafen func(), err
 func (p *natsPlane) subscribe(ctx context.Context, subject string) (*nats.Subscription, error) {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
+	before := p.nc.LastError() // stays until the link is another
 	sub, err := p.nc.Subscribe(subject, p.take)
 	if err != nil {
 		return nil, err
@@ -112,7 +115,7 @@ func (p *natsPlane) subscribe(ctx context.Context, subject string) (*nats.Subscr
 		return sub, err
 	}
 	// A refusal comes before the answer to the flush.
-	if err := p.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), subject) {
+	if err := p.nc.LastError(); err != before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), subject) {
 		return sub, fmt.Errorf("allow the relay's NATS user to subscribe there: %w", err)
 	}
 	return sub, nil

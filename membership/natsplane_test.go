@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -315,6 +316,127 @@ func TestNATSPlaneForbidden(t *testing.T) {
 		t.Error("registered")
 	}
 }
+
+// TestNATSPlaneAllowed: what was forbidden once and is allowed since, on the
+// same link, is heard.
+func TestNATSPlaneAllowed(t *testing.T) {
+	var o *natsd.Options
+	s := natsServer(t, func(opts *natsd.Options) {
+		opts.Users = []*natsd.User{{Username: "u", Password: "p", Permissions: &natsd.Permissions{
+			Subscribe: &natsd.SubjectPermission{Deny: []string{"dyn-amo_backend.*"}},
+		}}}
+		o = opts.Clone()
+	})
+	var l logged
+	root := t.TempDir()
+	r, _ := joined(t, root, func(o *Options) {
+		overNATS(strings.Replace(s.ClientURL(), "nats://", "nats://u:p@", 1))(o)
+		o.Log = l.log()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		withdraw, err := r.Register(ctx, fixed{worker: 1, publisher: 1})
+		if err == nil {
+			withdraw()
+		}
+		done <- err
+	}()
+	eventually(t, "it is refused thrice", func() bool { return strings.Count(l.text(), "have trouble") >= 3 })
+	if got := files(t, root); len(got) != 0 {
+		t.Errorf("on record: %q", got)
+	}
+	o.Users = []*natsd.User{{Username: "u", Password: "p"}}
+	o.Port = s.Addr().(*net.TCPAddr).Port
+	if err := s.ReloadOptions(o); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := r.nats.nc.Stats().Reconnects; n != 0 {
+		t.Errorf("%d reconnects: the error went with the link", n)
+	}
+}
+
+// frozen is a store whose records cannot be taken back.
+type frozen struct{ Store }
+
+func (frozen) Delete(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+
+// TestNATSPlaneFrozen: where neither store nor server answers any more, leaving
+// takes no longer than it may, so that a process ends in time.
+func TestNATSPlaneFrozen(t *testing.T) {
+	s := natsServer(t)
+	wire := newWire(t, s.Addr().String())
+	r, _ := joined(t, t.TempDir(), overNATS("nats://"+wire.addr()), worker1, func(o *Options) { o.Store = frozen{o.Store} })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	withdraw, err := r.Register(ctx, fixed{worker: 31, publisher: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire.freeze()
+	cancel()
+	began := time.Now()
+	withdraw()
+	if took := time.Since(began); took > withdrawFor*3/2 {
+		t.Errorf("it took %v, %v are allowed", took, withdrawFor)
+	}
+}
+
+// wire is a way to a server that can stop to carry answers.
+type wire struct {
+	ln     net.Listener
+	frozen chan struct{}
+}
+
+func newWire(t *testing.T, to string) *wire {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{ln: ln, frozen: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			wg.Go(func() { _, _ = io.Copy(far, near); far.Close() })
+			wg.Go(func() {
+				defer near.Close()
+				for b := make([]byte, 4096); ; {
+					n, err := far.Read(b)
+					if err != nil {
+						return
+					}
+					select {
+					case <-w.frozen:
+						continue
+					default:
+					}
+					if _, err := near.Write(b[:n]); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return w
+}
+
+func (w *wire) addr() string { return w.ln.Addr().String() }
+func (w *wire) freeze()      { close(w.frozen) }
 
 // TestNATSPlaneLate: a server that is not there yet is waited for, and ended
 // while it is waited for.

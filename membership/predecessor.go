@@ -26,9 +26,8 @@ func (r *Registry) gone(ctx context.Context, value []byte) bool {
 	if target == r.target {
 		return true
 	}
-	host, _, err := net.SplitHostPort(target)
-	if err != nil || !local(net.ParseIP(host)) {
-		return false
+	if ip := ipOf(target); !local(ip) || ip.IsLoopback() && !ipOf(r.target).IsLoopback() {
+		return false // every host has that loopback, and we do not advertise ours
 	}
 	c, err := (&net.Dialer{Timeout: knockTime}).DialContext(ctx, "tcp", target)
 	if err == nil {
@@ -36,6 +35,15 @@ func (r *Registry) gone(ctx context.Context, value []byte) bool {
 		return false
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// ipOf is the address in host:port; nil: there is none.
+func ipOf(target string) net.IP {
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil
+	}
+	return net.ParseIP(host)
 }
 
 // local says whether ip is an address of this host; the zero one is none.

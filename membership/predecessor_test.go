@@ -50,6 +50,10 @@ func TestGone(t *testing.T) {
 			t.Errorf("%s: %v, want %v", value, got, want)
 		}
 	}
+	// Every host has a loopback. Who is reached by others does not judge by it.
+	if elsewhere(r).gone(t.Context(), []byte(source(`{"tcp":"`+closed+`/1/n/c/e"}`))) {
+		t.Error("whoever listens on another host's loopback was taken for dead")
+	}
 }
 
 // TestCrashedPredecessor: the records of a life that crashed on this host are

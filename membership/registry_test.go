@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -306,4 +307,42 @@ func TestWorkerOf(t *testing.T) {
 	if !json.Valid(mustJSON(eventSource{})) {
 		t.Error("no JSON")
 	}
+}
+
+// TestFileStoreTrouble: a folder that has gone bad is told of once, with the
+// setting, for all records; and when it is well again they are there.
+func TestFileStoreTrouble(t *testing.T) {
+	var l logged
+	root := filepath.Join(t.TempDir(), "kv")
+	f := NewFile(root, l.log())
+	f.every = time.Millisecond
+	for _, key := range []string{bucketSources + "a", bucketSources + "b"} {
+		if err := f.Put(t.Context(), key, []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.RemoveAll(root), os.WriteFile(root, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	told := func() int { return strings.Count(l.text(), "level=ERROR") }
+	eventually(t, "the log tells", func() bool { return told() > 0 })
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); <-time.After(time.Millisecond) { // many rounds
+		if told() != 1 {
+			t.Fatalf("the log tells %d times: %s", told(), l.text())
+		}
+	}
+	if !strings.Contains(l.text(), "MEMBERSHIP_PATH") || !strings.Contains(l.text(), "records=2") {
+		t.Errorf("the log: %s", l.text())
+	}
+	if err := os.Remove(root); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the records are there again", func() bool {
+		list, err := f.List(t.Context(), bucketSources)
+		return err == nil && len(list) == 2
+	})
 }

@@ -36,10 +36,10 @@ func (r *Registry) SetEngine(e Engine) {
 // theWorker is the worker's own records, which all its ranks share. They are
 // put with the first rank and withdrawn with the last.
 type theWorker struct {
-	turn   chan struct{} // a token for who changes the records
-	ranks  int           // that are on record; owned by who has the token
-	onFile card          // what was put; likewise
-	deafen func()        // ends hearing requests for the engine; likewise
+	turn   chan struct{}         // a token for who changes the records
+	ranks  int                   // that are on record; owned by who has the token
+	onFile card                  // what was put; likewise
+	deafen func(context.Context) // ends hearing requests for the engine; likewise
 
 	mu     sync.Mutex
 	engine Engine
@@ -145,13 +145,13 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 			})
 		}
 		if err != nil {
+			ctx, cancel := takingBack(ctx)
+			defer cancel()
 			if put {
-				ctx, cancel := takingBack(ctx)
-				defer cancel()
 				r.withdraw(ctx, instanceKey)
 			}
 			if w.deafen != nil {
-				w.deafen()
+				w.deafen(ctx)
 			}
 			return err
 		}
@@ -164,7 +164,7 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 				defer cancel()
 				r.withdraw(ctx, modelKey)
 				r.withdraw(ctx, instanceKey)
-				w.deafen()
+				w.deafen(ctx)
 			}
 			return err
 		}
@@ -184,7 +184,7 @@ func (r *Registry) leaveWorker(ctx context.Context, src Source) {
 		instanceKey, modelKey, _, _ := r.workerRecords(src.WorkerID(), w.onFile)
 		r.withdraw(ctx, modelKey)
 		r.withdraw(ctx, instanceKey)
-		w.deafen()
+		w.deafen(ctx)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestBenchUsage(t *testing.T) {
 		code, out, errs := run(t, append([]string{"bench"}, strings.Fields(args)...)...)
 		want := exitUsage
 		if say == "" {
-			want, say = exitFailed, "NATS cannot be reached"
+			want, say = exitFailed, "NATS at nats://127.0.0.1:1 cannot be reached"
 		}
 		if code != want || out != "" || !strings.Contains(errs, say) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q; want %q", args, code, out, errs, say)

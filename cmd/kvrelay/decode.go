@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/decode"
 	"github.com/kvrelay/kvrelay/internal/capture"
@@ -55,9 +56,11 @@ func runDecode(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(stdout, decodeHelp[1:])
 		return exitOK
-	case err == nil && fs.NArg() > 1:
+	case err != nil:
+		err = config.FlagProblem(fs, err)
+	case fs.NArg() > 1:
 		err = errors.New("one FILE at most")
-	case err == nil:
+	default:
 		d.config.Duplicates, err = duplicatesOf(*duplicates)
 	}
 	if err != nil {
@@ -198,6 +201,9 @@ const maxDecodeLine = 256 << 20
 // lines shows every line of src.
 func (d *decoding) lines(src io.Reader) error {
 	in := bufio.NewReaderSize(src, 64<<10)
+	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
+		return errors.New("stdin is a gzip file: name it as FILE instead")
+	}
 	for number := 1; d.broken == nil; number++ {
 		if in.Buffered() == 0 {
 			d.flush() // who types, or follows a file, sees it now

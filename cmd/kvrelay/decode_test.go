@@ -158,6 +158,10 @@ func TestDecodeUsage(t *testing.T) {
 	if code := runDecode([]string{"/nowhere.jsonl"}, strings.NewReader(""), &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "/nowhere.jsonl") {
 		t.Errorf("no such file: code %d, stderr %q", code, errs.String())
 	}
+	errs.Reset()
+	if code := runDecode(nil, strings.NewReader("\x1f\x8b\n\n"), &out, &errs); code != exitFailed || errs.String() != "kvrelay decode: stdin is a gzip file: name it as FILE instead\n" {
+		t.Errorf("gzip on stdin: code %d, stderr %q", code, errs.String())
+	}
 }
 
 // TestDecodeBounds: an endless line, further streams and further ranks are errors.

@@ -144,8 +144,11 @@ func (v *demoView) before() demoFacts {
 // plainLine is one line for a log file or a pipe.
 func plainLine(f, prev demoFacts) string {
 	equal := "equal"
-	if f.differs > differsAfter {
+	switch {
+	case f.differs > differsAfter:
 		equal = fmt.Sprintf("DIFFERENT for %.0fs", f.differs.Seconds())
+	case f.held != f.seen:
+		equal = "equal but for what is on its way"
 	}
 	return fmt.Sprintf("%5.1fs %-9s %4.0f batches/s %5.0f events/s  dropped %d, replayed %d, gaps healed %d  cache %d blocks, router %d: %s  sample prompt %d%% cached, router says %d%%",
 		f.elapsed.Seconds(), f.state, rateOf(f.applied, prev.applied, f, prev), rateOf(f.events, prev.events, f, prev),
@@ -187,7 +190,10 @@ func (v *demoView) picture(f demoFacts, width int) []string {
 		state = v.paint(yellow, f.state)
 	}
 	equal := v.paint(green, "✓ equal")
-	if f.differs > differsAfter {
+	switch {
+	case f.held != f.seen && f.differs <= differsAfter:
+		equal = v.paint(green, "✓ equal but for what is on its way")
+	case f.differs > differsAfter:
 		equal = v.paint(red, fmt.Sprintf("✗ different for %.0f s", f.differs.Seconds()))
 	}
 	agree := v.paint(green, "✓")

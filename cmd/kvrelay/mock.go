@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 )
 
@@ -246,7 +247,7 @@ func ownFlags(fs *flag.FlagSet, help string, args []string, stdout, stderr io.Wr
 			printFlags(stdout, fs, own)
 			return nil, exitOK, true
 		case err != nil:
-			fmt.Fprintf(stderr, "kvrelay %s: %v; `kvrelay help %s` lists the flags\n", fs.Name(), err, fs.Name())
+			fmt.Fprintf(stderr, "kvrelay %s: %v; `kvrelay help %s` lists the flags\n", fs.Name(), config.FlagProblem(fs, err), fs.Name())
 			return nil, exitUsage, true
 		case fs.NArg() == 0:
 			return rest, exitOK, false

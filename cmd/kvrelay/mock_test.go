@@ -245,7 +245,7 @@ func TestMockRefuses(t *testing.T) {
 		`--discovery="x": want vllm`:              {"--discovery", "x"},
 		"mock takes no arguments":                 {"x"},
 		`"dorp" is none of drop, burst`:           {"--fault=dorp"},
-		"flag provided but not defined":           {"--no-such-flag=1"},
+		"--no-such-flag: no such flag":            {"--no-such-flag=1"},
 		`encoding "xml": want array, map`:         {"--encoding=xml"},
 		`replay shape "5frame": want 4frame`:      {"--replay=5frame"},
 		"overtake needs a workload":               {"--fault=overtake"},

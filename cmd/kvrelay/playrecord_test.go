@@ -83,14 +83,14 @@ func TestPlayRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, args := range map[string][]string{
-		"0 arguments; want one file":    {},
-		"2 arguments; want one file":    {"a", "b"},
-		"--drop=2: want a probability":  {"x", "--drop=2"},
-		"--rate=-1: want 0 or more":     {"x", "--rate=-1"},
-		`--replay="x": want 4frame`:     {"x", "--replay=x"},
-		"--buffer-steps=0: want 1":      {"x", "--buffer-steps=0"},
-		"ports end at 65535":            {"x", "--event-port=70000"},
-		"flag provided but not defined": {"--no-such-flag"},
+		"0 arguments; want one file":   {},
+		"2 arguments; want one file":   {"a", "b"},
+		"--drop=2: want a probability": {"x", "--drop=2"},
+		"--rate=-1: want 0 or more":    {"x", "--rate=-1"},
+		`--replay="x": want 4frame`:    {"x", "--replay=x"},
+		"--buffer-steps=0: want 1":     {"x", "--buffer-steps=0"},
+		"ports end at 65535":           {"x", "--event-port=70000"},
+		"--no-such-flag: no such flag": {"--no-such-flag"},
 	} {
 		refused(t, runPlay, exitUsage, says, args...)
 	}
@@ -126,7 +126,7 @@ func TestRecordRefuses(t *testing.T) {
 		"1 arguments; want the engine's endpoint and a file": {"tcp://127.0.0.1:1"},
 		"--transcript needs --replay":                        {"tcp://127.0.0.1:1", "x", "--transcript=y"},
 		"--rank=70000: want 0 to 65535":                      {"tcp://127.0.0.1:1", "x", "--rank=70000"},
-		"flag provided but not defined":                      {"--no-such-flag"},
+		"--no-such-flag: no such flag":                       {"--no-such-flag"},
 		"bad endpoint":                                       {"nonsense", filepath.Join(dir, "new")},
 	} {
 		refused(t, runRecord, exitUsage, says, args...)

@@ -174,7 +174,7 @@ func TestQueryUsage(t *testing.T) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q; want %q", args, code, out, errs, say)
 		}
 	}
-	if code, _, errs := run(t, "query", "--prompt-tokens=1", "--nats-url=nats://127.0.0.1:1"); code != exitFailed || !strings.Contains(errs, "NATS cannot be reached") {
+	if code, _, errs := run(t, "query", "--prompt-tokens=1", "--nats-url=nats://127.0.0.1:1"); code != exitFailed || !strings.Contains(errs, "NATS at nats://127.0.0.1:1 cannot be reached") {
 		t.Errorf("code %d, stderr %q", code, errs)
 	}
 }

@@ -99,14 +99,14 @@ func connectNATS(cfg *config.Config) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers := "nats://127.0.0.1:4222" // where a relay without NATS_URL has its own
-	if len(cfg.NATSURL) > 0 {
-		servers = strings.Join(cfg.NATSURL, ",")
+	servers := cfg.NATSURL
+	if len(servers) == 0 {
+		servers = config.URLs{"nats://127.0.0.1:4222"} // where a relay without NATS_URL has its own
 	}
-	nc, err := nats.Connect(servers, append(opts, nats.Name("kvrelay reader"), nats.MaxReconnects(-1),
+	nc, err := nats.Connect(strings.Join(servers, ","), append(opts, nats.Name("kvrelay reader"), nats.MaxReconnects(-1),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
 	if err != nil {
-		return nil, fmt.Errorf("NATS cannot be reached: %w; set KVRELAY_NATS_URL or --nats-url to the server that the relay publishes to", err)
+		return nil, fmt.Errorf("NATS at %s cannot be reached: %w; set KVRELAY_NATS_URL or --nats-url to the server that the relay publishes to", servers, err)
 	}
 	return nc, nil
 }

@@ -12,9 +12,11 @@ import (
 
 // RepeatsOptions bound a Repeats.
 type RepeatsOptions struct {
-	Level  slog.Level    // least level that is trouble; 0: Warn. Below it nothing is held back
+	Level  slog.Level    // least level that is trouble; 0: Warn
 	Window time.Duration // how long repeats are counted before they are said; 0: 30 s
 	Max    int           // kinds of trouble remembered; 0: 512. Beyond it the oldest is said and forgotten
+	Alike  int           // kinds with one message that are told apart; 0: 16. All further ones count as one kind
+	News   int           // records below Level, of Info and above, with one message within Window; 0: 64. Those beyond are counted
 	Keys   []string      // attributes that tell one trouble from another beside the message; nil: engine, rank
 	Now    func() time.Time
 }
@@ -23,6 +25,8 @@ type RepeatsOptions struct {
 // passes at once; those that follow within Window are held back, and then one line, the last
 // of them, says "… (47 more in 30 s)". It goes on so while the trouble lasts;
 // a Window without any ends it, and the next record passes at once again.
+// A message that very many engines or ranks have is one trouble: beyond Alike
+// of them they are counted together. So is news that comes too often to be read.
 type Repeats struct {
 	o    RepeatsOptions
 	base slog.Handler
@@ -30,15 +34,18 @@ type Repeats struct {
 
 	mu    sync.Mutex // guards what follows; not held while writing
 	seen  map[string]*trouble
-	ended bool // Run has ended: everything passes
+	alike map[string]int // of seen, by message; those counted together are not in it
+	ended bool           // Run has ended: everything passes
 }
 
-// trouble is one kind of trouble that was said.
+// trouble is one kind of trouble, or of news, that was said.
 type trouble struct {
-	since time.Time // of the window
-	more  int       // held back in it
-	last  slog.Record
-	to    slog.Handler // where last belongs
+	message string    // what alike counts it under; "": it stands for many engines or ranks
+	since   time.Time // of the window
+	more    int       // held back in it
+	passes  int       // how many more may pass
+	last    slog.Record
+	to      slog.Handler // where last belongs
 }
 
 // NewRepeats makes a Repeats in front of h.
@@ -52,13 +59,19 @@ func NewRepeats(h slog.Handler, o RepeatsOptions) *Repeats {
 	if o.Max <= 0 {
 		o.Max = 512
 	}
+	if o.Alike <= 0 {
+		o.Alike = 16
+	}
+	if o.News <= 0 {
+		o.News = 64
+	}
 	if o.Keys == nil {
 		o.Keys = []string{"engine", "rank"}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Repeats{o: o, base: h, wake: make(chan struct{}, 1), seen: map[string]*trouble{}}
+	return &Repeats{o: o, base: h, wake: make(chan struct{}, 1), seen: map[string]*trouble{}, alike: map[string]int{}}
 }
 
 // Handler is what a slog.Logger writes to.
@@ -118,7 +131,7 @@ func (r *Repeats) collect(now time.Time) (due []line, next time.Time) {
 			continue
 		}
 		if t.more == 0 || now.IsZero() {
-			delete(r.seen, key)
+			r.forget(key)
 		}
 		if t.more > 0 {
 			due = append(due, t.count(now, r.o))
@@ -138,12 +151,17 @@ func (t *trouble) count(now time.Time, o RepeatsOptions) line {
 		now = o.Now()
 	}
 	record := t.last
-	record.Message = fmt.Sprintf("%s (%d more in %d s)", record.Message, t.more, max(1, int(now.Sub(t.since).Round(time.Second)/time.Second)))
+	of := ""
+	if t.message == "" {
+		of = ", of many " + strings.Join(o.Keys, "s or ") + "s"
+	}
+	record.Message = fmt.Sprintf("%s (%d more in %d s%s)", record.Message, t.more, max(1, int(now.Sub(t.since).Round(time.Second)/time.Second)), of)
 	return line{to: t.to, record: record}
 }
 
-// handle passes the record on or counts it. key names the kind of trouble.
-func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Record, key string) error {
+// handle passes the record on or counts it. message and the attributes in keys
+// make the kind of trouble; of each kind, passes pass at once.
+func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Record, message, keys string, passes int) error {
 	now := r.o.Now()
 	r.mu.Lock()
 	if r.ended {
@@ -151,19 +169,30 @@ func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Recor
 		return to.Handle(ctx, record)
 	}
 	var due []line
+	key := message + keys
+	if r.seen[key] == nil && r.alike[message] >= r.o.Alike {
+		message, key = "", message+others
+	}
 	if t := r.seen[key]; t != nil && !now.Before(t.since.Add(r.o.Window)) {
 		// Run is late, or nobody runs it: its window ends here.
 		due, _ = r.collect(now)
 	}
 	t := r.seen[key]
-	if t != nil {
+	held := t != nil && t.passes == 0
+	switch {
+	case held:
 		t.more++
 		t.last, t.to = record.Clone(), to
-	} else {
+	case t != nil:
+		t.passes--
+	default:
 		if len(r.seen) >= r.o.Max {
 			due = append(due, r.evict(now)...)
 		}
-		r.seen[key] = &trouble{since: now}
+		r.seen[key] = &trouble{message: message, since: now, passes: passes - 1}
+		if message != "" {
+			r.alike[message]++
+		}
 		if len(r.seen) == 1 {
 			select {
 			case r.wake <- struct{}{}:
@@ -173,10 +202,24 @@ func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Recor
 	}
 	r.mu.Unlock()
 	say(due)
-	if t != nil {
+	if held {
 		return nil
 	}
 	return to.Handle(ctx, record)
+}
+
+// others is the key of those beyond Alike, behind their message. No attribute
+// makes it: they begin with another byte.
+const others = "\x01"
+
+// forget takes a trouble out of the table.
+func (r *Repeats) forget(key string) {
+	if m := r.seen[key].message; m != "" {
+		if r.alike[m]--; r.alike[m] == 0 {
+			delete(r.alike, m)
+		}
+	}
+	delete(r.seen, key)
 }
 
 // evict forgets the trouble whose window is the oldest, and says its count.
@@ -188,7 +231,7 @@ func (r *Repeats) evict(now time.Time) []line {
 		}
 	}
 	t := r.seen[oldest]
-	delete(r.seen, oldest)
+	r.forget(oldest)
 	if t.more == 0 {
 		return nil
 	}
@@ -210,13 +253,15 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h *handler) Handle(ctx context.Context, record slog.Record) error {
-	if record.Level < h.r.o.Level {
+	message := record.Level.String() + "\x00" + record.Message
+	switch {
+	case record.Level >= h.r.o.Level:
+	case record.Level >= slog.LevelInfo:
+		return h.r.handle(ctx, h.to, record, message, "", h.r.o.News)
+	default:
 		return h.to.Handle(ctx, record)
 	}
 	var b strings.Builder
-	b.WriteString(record.Level.String())
-	b.WriteByte(0)
-	b.WriteString(record.Message)
 	b.WriteString(h.key)
 	if !h.grouped {
 		record.Attrs(func(a slog.Attr) bool {
@@ -224,7 +269,7 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 			return true
 		})
 	}
-	return h.r.handle(ctx, h.to, record, b.String())
+	return h.r.handle(ctx, h.to, record, message, b.String(), 1)
 }
 
 // WithAttrs implements slog.Handler.

@@ -119,6 +119,71 @@ func TestWhatTellsTroublesApart(t *testing.T) {
 		"level=ERROR msg=a rank=1", "level=WARN msg=b g.rank=5")
 }
 
+// A thousand ranks with the same trouble are a few lines and a count, however
+// long it lasts; and each rank tells of itself again when few have it.
+func TestManyAlikeAreCountedTogether(t *testing.T) {
+	log, out, c := newClocked(RepeatsOptions{Alike: 3})
+	all := func() {
+		for rank := range 1000 {
+			log.With("engine", "x").Warn("cannot connect", "rank", rank)
+		}
+	}
+	all()
+	wantLines(t, out,
+		`level=WARN msg="cannot connect" engine=x rank=0`,
+		`level=WARN msg="cannot connect" engine=x rank=1`,
+		`level=WARN msg="cannot connect" engine=x rank=2`,
+		`level=WARN msg="cannot connect" engine=x rank=3`) // the first of the others
+	log.Error("cannot connect", "rank", 999) // another level is another message
+	wantLines(t, out, `level=ERROR msg="cannot connect" rank=999`)
+	said := 0
+	for range 50 {
+		c.add(5 * time.Second)
+		all()
+		got := out.take()
+		if said += len(got); len(got) > 5 {
+			t.Fatalf("%d lines at once: %q", len(got), got)
+		}
+	}
+	if said > 50*4 {
+		t.Errorf("%d lines", said)
+	}
+	c.add(time.Minute)
+	log.Warn("cannot connect", "rank", 2000)
+	if got := out.take(); !slices.Contains(got, `level=WARN msg="cannot connect (2991 more in 70 s, of many engines or ranks)" engine=x rank=999`) {
+		t.Errorf("no count of the others: %q", got)
+	}
+	c.add(time.Minute)
+	log.Warn("cannot connect", "rank", 2000) // the windows of the others end
+	out.take()
+	c.add(time.Minute)
+	log.Warn("cannot connect", "rank", 2001)
+	wantLines(t, out, `level=WARN msg="cannot connect" rank=2001`)
+}
+
+// News passes as it comes, until nobody could read it.
+func TestNewsIsBounded(t *testing.T) {
+	log, out, c := newClocked(RepeatsOptions{News: 3, Level: slog.LevelWarn})
+	all := func() {
+		for rank := range 1000 {
+			log.Info("connected", "rank", rank)
+		}
+	}
+	all()
+	wantLines(t, out, "level=INFO msg=connected rank=0", "level=INFO msg=connected rank=1", "level=INFO msg=connected rank=2")
+	log.Info("other")
+	wantLines(t, out, "level=INFO msg=other")
+	c.add(30 * time.Second)
+	all()
+	wantLines(t, out, `level=INFO msg="connected (997 more in 30 s)" rank=999`)
+	c.add(30 * time.Second)
+	log.Info("connected", "rank", 0)
+	wantLines(t, out, `level=INFO msg="connected (1000 more in 30 s)" rank=999`)
+	c.add(30 * time.Second)
+	log.Info("connected", "rank", 1)
+	wantLines(t, out, `level=INFO msg="connected (1 more in 30 s)" rank=0`)
+}
+
 func TestTableIsBounded(t *testing.T) {
 	o := RepeatsOptions{Max: 3}
 	out, c := &lines{}, &clock{now: time.Unix(1_800_000_000, 0)}
@@ -131,8 +196,8 @@ func TestTableIsBounded(t *testing.T) {
 		c.add(time.Millisecond)
 		log.Warn(fmt.Sprint("kind ", i))
 	}
-	if len(r.seen) != 3 {
-		t.Errorf("%d kinds are remembered", len(r.seen))
+	if len(r.seen) != 3 || len(r.alike) != 3 {
+		t.Errorf("%d kinds and %d messages are remembered", len(r.seen), len(r.alike))
 	}
 	got := out.take()
 	if len(got) != 1002 { // each kind once, and the count of the first when it was forgotten

@@ -62,7 +62,7 @@ type Options struct {
 type Store struct {
 	o    Options
 	log  *slog.Logger
-	wake chan struct{} // something is on record
+	wake chan struct{} // something is on record, or was not withdrawn
 
 	turn   chan struct{} // a token for who changes client or users
 	client *clientv3.Client
@@ -70,14 +70,20 @@ type Store struct {
 	users  int                // of client
 	runs   bool               // Run does: client stays though nobody uses it
 
+	// Owned by Run.
+	restored int       // records that were written again
+	told     time.Time // when that was told of last
+
 	mu        sync.Mutex
-	mine      map[string]record        // by key
-	locked    map[string]chan struct{} // keys that someone is at; closed when he leaves
-	restoring string                   // the key that Run writes again, "": none
-	giveUp    context.CancelFunc       // ends that
+	mine      map[string]record           // by key; also one that a first Put was not done with
+	leaving   map[string]clientv3.LeaseID // what Delete has not removed yet, by key; Run removes it when etcd is back
+	locked    map[string]chan struct{}    // keys that someone is at; closed when he leaves
+	restoring string                      // the key that Run writes again, "": none
+	giveUp    context.CancelFunc          // ends that
 }
 
-// record is a key that was put, or is being put.
+// record is a key that was put, or is being put. Without a lease nothing was
+// written for it.
 type record struct {
 	value  []byte
 	lease  clientv3.LeaseID
@@ -114,10 +120,11 @@ func New(o Options) (*Store, error) {
 	}
 	return &Store{
 		o: o, log: o.Log,
-		wake:   make(chan struct{}, 1),
-		turn:   make(chan struct{}, 1),
-		mine:   map[string]record{},
-		locked: map[string]chan struct{}{},
+		wake:    make(chan struct{}, 1),
+		turn:    make(chan struct{}, 1),
+		mine:    map[string]record{},
+		leaving: map[string]clientv3.LeaseID{},
+		locked:  map[string]chan struct{}{},
 	}, errors.Join(errs...)
 }
 

@@ -95,7 +95,7 @@ func TestNobodyThere(t *testing.T) {
 				calls := map[string]func(context.Context) error{
 					"put":    func(ctx context.Context) error { return s.Put(ctx, "k", nil) },
 					"list":   func(ctx context.Context) error { _, err := s.List(ctx, "k"); return err },
-					"delete": func(ctx context.Context) error { return s.Delete(ctx, "k") },
+					"delete": func(ctx context.Context) error { return s.Delete(ctx, "another's") },
 				}
 				for what, f := range calls {
 					began := time.Now()
@@ -125,8 +125,12 @@ func TestNobodyThere(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if s.client != nil || s.users != 0 || len(s.locked) != 0 || len(s.mine) != 0 {
-					t.Errorf("left: client %v, %d users, keys %v, records %v", s.client != nil, s.users, s.locked, s.mine)
+				// Nothing was written, so nothing is to be removed, and nobody asked.
+				if err := s.Delete(t.Context(), "k"); err != nil {
+					t.Error(err)
+				}
+				if s.client != nil || s.users != 0 || len(s.locked) != 0 || len(s.mine)+len(s.leaving) != 0 {
+					t.Errorf("left: client %v, %d users, keys %v, records %v, %v", s.client != nil, s.users, s.locked, s.mine, s.leaving)
 				}
 			})
 		}
@@ -150,7 +154,9 @@ func TestRunTells(t *testing.T) {
 		}
 		<-s.turn
 	}
-	s.set("k", record{lease: 7, placed: true})
+	s.mu.Lock()
+	s.mine["k"] = record{lease: 7, placed: true}
+	s.mu.Unlock()
 	s.wake <- struct{}{}
 	for end := time.Now().Add(time.Minute); log.errors() == 0; <-time.After(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -180,10 +186,11 @@ func TestRunTells(t *testing.T) {
 // write the record again, and has it give up.
 func TestWithdrawnWhileRestored(t *testing.T) {
 	s := newStore(t, Options{Endpoints: []string{mute(t)}})
-	s.set("k", record{value: []byte("v"), lease: 7, placed: true})
+	s.mine["k"] = record{value: []byte("v"), lease: 7, placed: true}
 	looked := make(chan error, 1)
+	look := func() error { _, err := s.look(context.Background(), held{"k", 7}, false); return err }
 	began := time.Now()
-	go func() { looked <- s.look(context.Background(), held{"k", 7}, false) }()
+	go func() { looked <- look() }()
 	for busy := false; !busy; <-time.After(time.Millisecond) {
 		s.mu.Lock()
 		busy = s.restoring == "k"
@@ -197,8 +204,8 @@ func TestWithdrawnWhileRestored(t *testing.T) {
 	if err := <-looked; err != nil || time.Since(began) > tryFor/2 {
 		t.Errorf("Run goes on for %s, then %v", time.Since(began), err)
 	}
-	if len(s.mine) != 0 || s.restoring != "" || len(s.locked) != 0 {
-		t.Errorf("left: %v, %q, %v", s.mine, s.restoring, s.locked)
+	if len(s.mine) != 0 || s.restoring != "" || len(s.locked) != 0 || s.leaving["k"] != 7 {
+		t.Errorf("left: %v, %q, %v, %v", s.mine, s.restoring, s.locked, s.leaving)
 	}
 }
 
@@ -235,7 +242,8 @@ func TestExplain(t *testing.T) {
 		{rpctypes.ErrGRPCAuthFailed, "refuses the login"},
 		{rpctypes.ErrGRPCUserEmpty, "wants a login"},
 		{rpctypes.ErrGRPCPermissionDenied, "--prefix=true"},
-		{rpctypes.ErrGRPCNoSpace, "etcd at http://a:1,http://b:2: "},
+		{rpctypes.ErrGRPCNoSpace, "etcdctl alarm disarm"},
+		{rpctypes.ErrGRPCCorrupt, "etcd at http://a:1,http://b:2: "},
 		{rpctypes.ErrGRPCNoLeader, "http://b:2: etcdserver: no leader"},
 		{context.DeadlineExceeded, "does not answer"},
 		{status.Error(codes.DeadlineExceeded, "x"), "does not answer"},

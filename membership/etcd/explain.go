@@ -80,6 +80,8 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("%s wants a login (%w): set KVRELAY_ETCD_USER and KVRELAY_ETCD_PASSWORD, or the certificate of a user", where, err)
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("%s allows too little (%w): its user (KVRELAY_ETCD_USER) needs a role with `readwrite v1/ --prefix=true`", where, err)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%s is full (%w): compact and defragment it, then `etcdctl alarm disarm`", where, err)
 	case status.Code(err) != codes.Unavailable:
 		return fmt.Errorf("%s: %w", where, err)
 	case strings.Contains(text, "x509:"):

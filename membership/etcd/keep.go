@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -17,22 +19,30 @@ type held struct {
 	lease clientv3.LeaseID
 }
 
+const (
+	// renewAtOnce is how many renewals are asked for before an answer is read: what
+	// they take on the way is far less than what gRPC has room for.
+	renewAtOnce = 256
+	// lookAtOnce is how many keys one request looks at; etcd takes 128.
+	lookAtOnce = 100
+)
+
 // Run renews the leases of what was put, three times in their life, until ctx
 // ends. It writes again what etcd has lost: with its data, with the lease while
-// kvrelay could not reach it, or by someone's hand.
+// kvrelay could not reach it, or by someone's hand. It removes what Delete could not.
 func (s *Store) Run(ctx context.Context) {
 	s.hold(true)
 	defer s.hold(false)
-	failed := 0
+	failed, troubled := 0, false
 	var told time.Time
 	well := func() {
-		if !told.IsZero() {
+		if troubled {
 			s.log.Info("etcd answers again: the records are kept alive")
 		}
-		failed, told = 0, time.Time{}
+		failed, troubled = 0, false
 	}
 	for ctx.Err() == nil {
-		if len(s.held()) == 0 {
+		if s.idle() {
 			select {
 			case <-s.wake:
 			case <-ctx.Done():
@@ -43,13 +53,35 @@ func (s *Store) Run(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		// One failure is a connection that ended, or an election.
-		if failed++; failed > 1 && time.Since(told) > repeatLog {
-			told = time.Now()
+		// One failure is a connection that ended, or an election. Where nothing is
+		// on record the withdrawals have been told of.
+		if failed++; failed > 1 && time.Since(told) > repeatLog && len(s.held()) > 0 {
+			told, troubled = time.Now(), true
 			s.log.Error("records in etcd cannot be kept alive: routers forget this engine when their leases end", "lease", s.o.Lease, "error", err)
 		}
 		pause(ctx, retryAfter+rand.N(retryAfter))
 	}
+}
+
+// idle says that there is nothing to do until wake.
+func (s *Store) idle() bool {
+	s.mu.Lock()
+	owes := len(s.leaving) > 0
+	s.mu.Unlock()
+	return !owes && len(s.held()) == 0
+}
+
+// removeLeft removes what Delete could not, or is about to.
+func (s *Store) removeLeft(ctx context.Context) error {
+	s.mu.Lock()
+	left := maps.Clone(s.leaving)
+	s.mu.Unlock()
+	for key, lease := range left {
+		if err := s.revoke(ctx, key, lease); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // held are the records to renew.
@@ -93,54 +125,127 @@ func (s *Store) keep(ctx context.Context, well func()) error {
 	if err := bounded(func() (err error) { stream, err = clientv3.RetryLeaseClient(c).LeaseKeepAlive(sctx); return err }); err != nil {
 		return err
 	}
+	// renew asks for some leases at once, and adds those that have ended to ended.
+	renew := func(list []held, ended map[clientv3.LeaseID]bool) error {
+		err := bounded(func() error {
+			for _, h := range list {
+				if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(h.lease)}); err != nil && !errors.Is(err, io.EOF) {
+					return err // EOF: Recv tells why
+				}
+			}
+			return nil
+		})
+		for i := 0; i < len(list) && err == nil; i++ {
+			err = bounded(func() error {
+				a, err := stream.Recv()
+				if err == nil && a.TTL <= 0 {
+					ended[clientv3.LeaseID(a.ID)] = true
+				}
+				return err
+			})
+		}
+		return err
+	}
 	for {
 		began := time.Now()
 		list := s.held()
 		if len(list) == 0 {
-			return nil
+			return s.removeLeft(ctx)
 		}
-		for _, h := range list {
-			var ttl int64
-			err := bounded(func() error {
-				if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(h.lease)}); err != nil && !errors.Is(err, io.EOF) {
-					return err // EOF: Recv tells why
-				}
-				a, err := stream.Recv()
-				ttl = a.GetTTL()
-				return err
-			})
-			if err == nil {
-				err = s.look(ctx, h, ttl > 0)
-			}
-			if err != nil {
+		ended := map[clientv3.LeaseID]bool{}
+		for some := range slices.Chunk(list, renewAtOnce) {
+			if err := renew(some, ended); err != nil {
 				return err
 			}
+		}
+		if err := s.restore(ctx, list, ended, began.Add(s.o.Lease/3)); err != nil {
+			return err
 		}
 		well()
+		_ = s.removeLeft(ctx) // what stays is tried again in the next round: renewals come first
 		if !pause(ctx, s.o.Lease/3-time.Since(began)) {
 			return nil
 		}
 	}
 }
 
-// look writes a record again that is not there, though nobody deleted it here.
-func (s *Store) look(ctx context.Context, h held, leased bool) error {
-	if leased {
-		there := false
-		err := s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
-			a, err := c.Get(ctx, h.key, clientv3.WithCountOnly())
-			there = err == nil && a.Count > 0
-			return err
-		})
-		if err != nil || there {
+// restore writes again what is not there of list, some of whose leases have ended.
+// What is left at the end of its time waits for the next renewals.
+func (s *Store) restore(ctx context.Context, list []held, ended map[clientv3.LeaseID]bool, end time.Time) error {
+	n, key := 0, ""
+	defer func() {
+		if s.restored += n; n > 0 && time.Since(s.told) > repeatLog {
+			s.told = time.Now()
+			s.log.Info("records that etcd had lost are there again", "records", n, "key", key, "so_far", s.restored)
+		}
+	}()
+	again := func(list []held, leased bool) error {
+		for _, h := range list {
+			if time.Now().After(end) {
+				return nil
+			}
+			there, err := s.look(ctx, h, leased)
+			if err != nil {
+				return err
+			}
+			if there {
+				n, key = n+1, h.key
+			}
+		}
+		return nil
+	}
+	var leased, not []held
+	for _, h := range list {
+		if ended[h.lease] {
+			not = append(not, h)
+		} else {
+			leased = append(leased, h)
+		}
+	}
+	if err := again(not, false); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(leased, lookAtOnce) {
+		gone, err := s.gone(ctx, some)
+		if err == nil {
+			err = again(gone, true)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// gone are those of list that are not there, though their leases are.
+func (s *Store) gone(ctx context.Context, list []held) (gone []held, err error) {
+	err = s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		var ops []clientv3.Op
+		for _, h := range list {
+			ops = append(ops, clientv3.OpGet(h.key, clientv3.WithCountOnly()))
+		}
+		a, err := c.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return err
+		}
+		for i, r := range a.Responses {
+			if r.GetResponseRange().GetCount() == 0 {
+				gone = append(gone, list[i])
+			}
+		}
+		return nil
+	})
+	return gone, err
+}
+
+// look writes a record again that is not there, unless it was deleted here. there:
+// it was written.
+func (s *Store) look(ctx context.Context, h held, leased bool) (there bool, err error) {
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	unlock, err := s.lock(rctx, h.key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 	s.mu.Lock()
@@ -150,7 +255,7 @@ func (s *Store) look(ctx context.Context, h held, leased bool) error {
 	}
 	s.mu.Unlock()
 	if !known {
-		return nil // deleted meanwhile, or put again
+		return false, nil // deleted meanwhile, or put again
 	}
 	defer func() {
 		s.mu.Lock()
@@ -161,13 +266,10 @@ func (s *Store) look(ctx context.Context, h held, leased bool) error {
 		r.lease = clientv3.NoLease
 	}
 	err = s.do(rctx, func(ctx context.Context, c *clientv3.Client) error { return s.place(ctx, c, h.key, r.value, r) })
-	switch {
-	case rctx.Err() != nil && ctx.Err() == nil:
-		return nil // deleted
-	case err == nil:
-		s.log.Info("a record that etcd had lost is there again", "key", h.key)
+	if rctx.Err() != nil && ctx.Err() == nil {
+		return false, nil // deleted
 	}
-	return err
+	return err == nil, err
 }
 
 // pause waits; false: ctx has ended.

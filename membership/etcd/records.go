@@ -18,17 +18,15 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) error {
 		return err
 	}
 	defer unlock()
+	s.mu.Lock()
+	r := s.mine[key]
+	s.mine[key] = r // so that Delete knows the key for ours, whatever comes of this
+	s.mu.Unlock()
 	err = s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
-		s.mu.Lock()
-		r := s.mine[key]
-		s.mu.Unlock()
 		return s.place(ctx, c, key, value, r)
 	})
 	if err == nil {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		s.wakeUp()
 	}
 	return err
 }
@@ -59,14 +57,22 @@ func (s *Store) place(ctx context.Context, c *clientv3.Client, key string, value
 	}
 }
 
+// set says what is known of key's record. Where it was withdrawn meanwhile it is
+// to go, whatever became of its writing.
 func (s *Store) set(key string, r record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, wanted := s.mine[key]; !wanted {
+		s.leaving[key] = r.lease
+		s.wakeUp()
+		return
+	}
 	s.mine[key] = r
 }
 
 // Delete removes a record. From its begin on nobody keeps the record alive:
-// also after an error it goes with its lease.
+// also after an error it goes with its lease. A record of ours is removed by its
+// lease alone, again after an error: the key may be another process's by then.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	s.mu.Lock()
 	if s.restoring == key {
@@ -75,35 +81,73 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	s.mu.Unlock()
 	unlock, err := s.lock(ctx, key)
 	s.mu.Lock()
-	r, known := s.mine[key]
-	delete(s.mine, key)
-	s.mu.Unlock()
-	if err != nil {
-		return err
+	if r, ok := s.mine[key]; ok {
+		delete(s.mine, key)
+		s.leaving[key] = r.lease
 	}
-	defer unlock()
-	return s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
-		if !known {
-			_, err := c.Delete(ctx, key)
-			return err
+	lease, known := s.leaving[key]
+	s.mu.Unlock()
+	if err == nil {
+		defer unlock()
+		if known {
+			err = s.revoke(ctx, key, lease)
+		} else {
+			err = s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
+				_, err := c.Delete(ctx, key)
+				return err
+			})
 		}
-		if _, err := c.Revoke(ctx, r.lease); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return err
-		}
-		return nil // it has gone with its lease
-	})
+	}
+	if err != nil && known {
+		s.wakeUp()
+	}
+	return err
 }
 
-// List reads the records whose keys begin with prefix, as of one moment. None
-// is Dead: what nobody keeps alive is no longer there.
+// revoke removes a record of ours, where it still is under the lease.
+func (s *Store) revoke(ctx context.Context, key string, lease clientv3.LeaseID) error {
+	if lease != clientv3.NoLease { // else nothing was written
+		err := s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
+			_, err := c.Revoke(ctx, lease)
+			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return nil // it has gone with its lease
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving[key] == lease {
+		delete(s.leaving, key)
+	}
+	return nil
+}
+
+// wakeUp has Run see to the records.
+func (s *Store) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// List reads the records whose keys begin with prefix, as of one moment. Dead is
+// only what we have not been able to withdraw: what nobody keeps alive is no
+// longer there.
 func (s *Store) List(ctx context.Context, prefix string) (out []membership.Entry, err error) {
 	err = s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		list, err := c.Get(ctx, prefix, clientv3.WithPrefix())
 		if err != nil {
 			return err
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, kv := range list.Kvs {
-			out = append(out, membership.Entry{Key: string(kv.Key), Value: kv.Value})
+			lease, leaving := s.leaving[string(kv.Key)]
+			out = append(out, membership.Entry{Key: string(kv.Key), Value: kv.Value, Dead: leaving && int64(lease) == kv.Lease})
 		}
 		return nil
 	})

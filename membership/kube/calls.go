@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,18 @@ const (
 	verbPatch  = "patch"
 	verbCreate = "create"
 )
+
+// askAgain keeps it to ourselves when a server that is busy is asked again. The
+// client would wait as long as Retry-After says, and then only know that time is up.
+type askAgain struct{ http.RoundTripper }
+
+func (a askAgain) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := a.RoundTripper.RoundTrip(r)
+	if resp != nil {
+		resp.Header.Del("Retry-After")
+	}
+	return resp, err
+}
 
 // get reads the object; nil: there is none.
 func (s *Store) get(ctx context.Context) (*object, error) {

@@ -35,6 +35,7 @@ type fakeAPI struct {
 	version  int
 	objects  map[string]*unstructured.Unstructured // by namespace/name
 	watchers map[chan event]string                 // by the namespace that they watch
+	past     []event                               // what watchers were told
 	// fault, when not nil, answers in place of the server; false: it does not.
 	fault func(w http.ResponseWriter, r *http.Request) bool
 }
@@ -151,13 +152,16 @@ func (f *fakeAPI) all(w http.ResponseWriter, r *http.Request, ns string) {
 	}
 	var events chan event
 	if r.URL.Query().Get("watch") != "" {
-		if v := r.URL.Query().Get("resourceVersion"); v != "" && v != strconv.Itoa(f.version) {
-			// The fake keeps no history, as a real server keeps none that is old.
-			f.mu.Unlock()
-			refuse(w, apierrors.NewResourceExpired("too old resource version"))
-			return
+		since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+		if err != nil {
+			since = f.version
 		}
 		events = make(chan event, 10_000)
+		for _, e := range f.past {
+			if at, _ := strconv.Atoi(e.Object.GetResourceVersion()); at > since && e.Object.GetNamespace() == ns {
+				events <- e
+			}
+		}
 		f.watchers[events] = ns
 	}
 	f.mu.Unlock()
@@ -200,11 +204,22 @@ func (f *fakeAPI) store(w http.ResponseWriter, what string, made runtime.Object,
 }
 
 func (f *fakeAPI) tell(what string, u *unstructured.Unstructured) {
+	e := event{what, u.DeepCopy()}
+	f.past = append(f.past, e)
 	for events, ns := range f.watchers {
 		if ns == u.GetNamespace() {
-			events <- event{what, u.DeepCopy()}
+			events <- e
 		}
 	}
+}
+
+// remove takes an object away; f.mu is held.
+func (f *fakeAPI) remove(key string) {
+	gone := f.objects[key]
+	delete(f.objects, key)
+	f.version++
+	gone.SetResourceVersion(strconv.Itoa(f.version))
+	f.tell("DELETED", gone)
 }
 
 // one is GET, DELETE and PATCH of an object.
@@ -222,9 +237,7 @@ func (f *fakeAPI) one(w http.ResponseWriter, r *http.Request, ns, name string) {
 	case http.MethodGet:
 		reply(w, http.StatusOK, live)
 	case http.MethodDelete:
-		delete(f.objects, ns+"/"+name)
-		f.version++
-		f.tell("DELETED", live)
+		f.remove(ns + "/" + name)
 		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 	case http.MethodPatch:
 		f.patch(w, r, live, ns, name, manager, apply, force)

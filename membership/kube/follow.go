@@ -2,9 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -27,8 +29,9 @@ const (
 	tellEvery = time.Minute
 )
 
-// Run watches the object, and puts back what someone else took away. (What ends
-// without Delete stays until the next life of kvrelay, or as long as the pod.)
+// Run watches the object, puts back what someone else took away, and takes away
+// what a Delete could not. (What ends without Delete stays until the next life of
+// kvrelay, or as long as the pod.)
 func (s *Store) Run(ctx context.Context) {
 	pause, told := firstPause, time.Time{}
 	for {
@@ -37,7 +40,7 @@ func (s *Store) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil || time.Since(began) > lastPause {
+		if time.Since(began) > lastPause { // a watch that ends at once, again and again, is trouble too
 			pause = firstPause
 		}
 		if err != nil && time.Since(told) > tellEvery {
@@ -51,9 +54,7 @@ func (s *Store) Run(ctx context.Context) {
 			wait.Stop()
 			return
 		}
-		if err != nil {
-			pause = min(2*pause, lastPause)
-		}
+		pause = min(2*pause, lastPause)
 	}
 }
 
@@ -71,18 +72,32 @@ func (s *Store) follow(ctx context.Context) error {
 		return err
 	}
 	seconds := int64(watchFor / time.Second)
-	w, err := s.api.Watch(ctx, metav1.ListOptions{FieldSelector: only, ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: &seconds})
+	wctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	late := func() { stop(context.DeadlineExceeded) }
+	answer := time.AfterFunc(callFor, late)
+	w, err := s.api.Watch(wctx, metav1.ListOptions{FieldSelector: only, ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: &seconds})
+	if !answer.Stop() && err == nil {
+		w.Stop()
+		err = context.DeadlineExceeded
+	}
 	if err != nil {
-		return s.explain(ctx, verbWatch, err)
+		return s.watched(wctx, err)
 	}
 	defer w.Stop()
+	defer time.AfterFunc(watchFor+callFor, late).Stop() // where the server does not end it
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.look:
+			return nil // and look after the pause
 		case e, ok := <-w.ResultChan():
-			if !ok || e.Type == watch.Error { // too old, most often: read anew
+			if !ok {
 				return nil
+			}
+			if e.Type == watch.Error {
+				return s.watched(wctx, apierrors.FromObject(e.Object))
 			}
 			obj, _ := e.Object.(*unstructured.Unstructured)
 			if e.Type == watch.Deleted {
@@ -95,6 +110,17 @@ func (s *Store) follow(ctx context.Context) error {
 	}
 }
 
+// watched says why a watch failed; nil where it only asked for what is too old.
+func (s *Store) watched(ctx context.Context, err error) error {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return nil
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) {
+		err = cause
+	}
+	return s.explain(ctx, verbWatch, err)
+}
+
 func (s *Store) find(list *unstructured.UnstructuredList) *unstructured.Unstructured {
 	for i := range list.Items {
 		if list.Items[i].GetName() == s.o.Name {
@@ -104,37 +130,51 @@ func (s *Store) find(list *unstructured.UnstructuredList) *unstructured.Unstruct
 	return nil
 }
 
-// repair applies our records where u, nil when there is no object, lacks one.
+// repair applies our records where u, nil when there is no object, lacks one, and
+// takes away what is to go.
 func (s *Store) repair(ctx context.Context, u *unstructured.Unstructured) error {
 	s.mu.Lock()
-	lacks := false
+	lacks, owes := false, len(s.leaving) > 0
 	if s.applied > 0 && len(s.mine) > 0 { // before that Put is at work, and tells of trouble itself
 		lacks = u == nil || !parse(u).has(s.mine)
 	}
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if lacks {
+	if lacks || owes {
 		s.stopRepair = cancel
 	}
 	s.mu.Unlock()
-	if !lacks {
+	if !lacks && !owes {
 		return nil
 	}
-	err := s.inTurn(rctx, s.apply)
+	err := s.inTurn(rctx, func(ctx context.Context) error {
+		err := s.takeAway(ctx)
+		if err == nil && lacks {
+			err = s.apply(ctx)
+		}
+		return err
+	})
 	s.mu.Lock()
 	s.stopRepair = nil
 	s.mu.Unlock()
 	switch {
-	case rctx.Err() != nil: // somebody with news was let by, who writes everything
+	case rctx.Err() != nil: // somebody with news was let by
+		s.again()
 		return nil
 	case err != nil:
 		return err
+	case !lacks:
+		return nil
 	}
-	s.log.Info("the records in Kubernetes were put back", "name", s.o.Name)
 	if now := time.Now(); now.Sub(s.repaired) > tellEvery {
-		s.repaired, s.repairs = now, 1
-	} else if s.repairs++; s.repairs == oftenRepaired {
-		s.log.Warn("somebody takes our records in Kubernetes away again and again: does a second kvrelay write to the same custom resource?", "name", s.o.Name)
+		s.repaired, s.repairs = now, 0
+	}
+	s.total++
+	switch s.repairs++; {
+	case s.repairs < oftenRepaired:
+		s.log.Info("the records in Kubernetes were put back", "name", s.o.Name)
+	case s.repairs == oftenRepaired:
+		s.log.Warn("somebody takes our records in Kubernetes away again and again: does a second kvrelay write to the same custom resource?", "name", s.o.Name, "put_back_so_far", s.total)
 	}
 	pause := time.NewTimer(repairPause)
 	defer pause.Stop()

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,7 @@ type Store struct {
 	api dynamic.ResourceInterface
 
 	turn chan struct{} // a token for who writes: an apply names all of our keys
+	look chan struct{} // Run is to look: a withdrawal failed, or a repair gave way
 
 	mu         sync.Mutex
 	mine       map[string]any  // records that are kept, by key
@@ -65,8 +67,9 @@ type Store struct {
 	stopRepair context.CancelFunc
 
 	// Owned by Run.
-	repaired time.Time // the first of these repairs
-	repairs  int
+	repaired time.Time // the first repair of the last minute or so
+	repairs  int       // since then
+	total    int       // of all repairs
 }
 
 var _ membership.Store = (*Store)(nil)
@@ -81,6 +84,7 @@ func New(o Options) (*Store, error) {
 	// Calls are few, and bounded by the ranks; the client's own brake (5 a
 	// second) would only make the end longer than it may be.
 	c.QPS = -1
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return askAgain{next} })
 	client, err := dynamic.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("kube: making a client: %w", err)
@@ -90,7 +94,7 @@ func New(o Options) (*Store, error) {
 	}
 	return &Store{
 		o: o, log: o.Log, api: client.Resource(resource).Namespace(o.Namespace),
-		turn: make(chan struct{}, 1), mine: map[string]any{}, leaving: map[string]bool{},
+		turn: make(chan struct{}, 1), look: make(chan struct{}, 1), mine: map[string]any{}, leaving: map[string]bool{},
 	}, nil
 }
 
@@ -122,7 +126,8 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) error {
 	})
 }
 
-// Delete takes a record away, and with it whatever else is to go.
+// Delete takes a record away, and with it whatever else is to go. One that fails
+// is made up for by Run, as nothing expires here.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if _, _, err := place(key); err != nil {
 		return err
@@ -131,23 +136,38 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	delete(s.mine, key)
 	s.leaving[key] = true
 	s.mu.Unlock()
-	return s.write(ctx, func(ctx context.Context) error {
-		s.mu.Lock()
-		keys := maps.Clone(s.leaving)
-		s.mu.Unlock()
-		if !keys[key] {
-			return nil // somebody else's turn took it away too
-		}
-		if err := s.remove(ctx, keys); err != nil {
-			return err
-		}
-		s.mu.Lock()
-		for k := range keys {
-			delete(s.leaving, k)
-		}
-		s.mu.Unlock()
-		return nil
-	})
+	err := s.write(ctx, s.takeAway)
+	if err != nil {
+		s.again()
+	}
+	return err
+}
+
+// again has Run look at the object anew.
+func (s *Store) again() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+// takeAway takes away all that is to go. The caller has the turn.
+func (s *Store) takeAway(ctx context.Context) error {
+	s.mu.Lock()
+	keys := maps.Clone(s.leaving)
+	s.mu.Unlock()
+	if len(keys) == 0 {
+		return nil // somebody else's turn took it away too
+	}
+	if err := s.remove(ctx, keys); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for k := range keys {
+		delete(s.leaving, k)
+	}
+	s.mu.Unlock()
+	return nil
 }
 
 // List is what stands in this worker's object: other workers have their own.

@@ -251,6 +251,7 @@ func put(t testing.TB, s *etcd.Store, key, value string) {
 type link struct {
 	ln     net.Listener
 	target string
+	delay  time.Duration // of what passes, each way
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
@@ -260,13 +261,16 @@ type link struct {
 	ended   bool
 }
 
-func newLink(t testing.TB, target string) *link {
+func newLink(t testing.TB, target string, delay ...time.Duration) *link {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &link{ln: ln, target: target, open: make(chan struct{})}
+	if len(delay) > 0 {
+		l.delay = delay[0]
+	}
 	close(l.open)
 	l.wg.Go(l.accept)
 	t.Cleanup(func() {
@@ -351,6 +355,7 @@ func (l *link) pipe(to, from net.Conn) {
 	for {
 		n, err := from.Read(b)
 		l.pass()
+		time.Sleep(l.delay)
 		if _, werr := to.Write(b[:n]); err != nil || werr != nil {
 			return
 		}
