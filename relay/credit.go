@@ -22,9 +22,17 @@ type account struct {
 }
 
 // portion is how many bytes of held batches are applied under one lock and with
-// one credit: an eighth of OUT_BYTES, at most a mebibyte, which takes a
+// one credit at most: an eighth of OUT_BYTES, up to a mebibyte, which takes a
 // millisecond or two.
 func (r *Relay) portion() int { return int(max(1, min(r.o.OutBytes/8, 1<<20))) }
+
+// portion is at most so many bytes, and a stream's minimum share: more would be
+// refused for as long as busier ones use up the rest.
+func (c *credit) portion(most int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(max(1, min(int64(most), c.share())))
+}
 
 func newCredit(max int64) *credit {
 	return &credit{max: max, streams: map[*Stream]*account{}}

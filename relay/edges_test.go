@@ -9,6 +9,7 @@ import (
 	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/decode"
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/load"
 	"github.com/kvrelay/kvrelay/replay"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -128,5 +129,72 @@ func TestRefusedSourceTakesOverAResumption(t *testing.T) {
 	b.anew()
 	if b.ownRank() == nil {
 		t.Error("refused again")
+	}
+}
+
+// manyHolding is a relay whose OUT_BYTES one stream uses up, and others that hold
+// batches behind a replay from 0 whose end marker has not come yet.
+func manyHolding(t *testing.T, others int) (r *Relay, holding []*Stream) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	p, err := sinks.New(sinks.Options{Kind: sinks.Stdout, Stdout: io.Discard, Logger: log}) // confirms nothing: it does not run
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = New(Options{Log: log, Publisher: p, Replays: 1, OutBytes: 64 << 10, HoldBytes: 1 << 20})
+	for i := range uint32(others + 1) {
+		s := newStream(r, discovery.Source{Endpoint: "tcp://127.0.0.1:1", Replay: "tcp://127.0.0.1:2", Rank: i, BlockSize: 16})
+		s.ctx, s.fatal = context.WithCancelCause(t.Context())
+		r.credit.join(s)
+		holding = append(holding, s)
+	}
+	busy := holding[others]
+	for r.credit.take(busy, 1<<10) {
+	}
+	holding = holding[:others]
+	for _, s := range holding {
+		s.cursor.LiveUp(s.begin())
+		s.finish(0)
+		g, err := load.NewGenerator(load.Shape{Rank: int(s.src.Rank), Blocks: 4, BlockSize: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for seq := range uint64(50) {
+			payload := g.Append(nil, seq)
+			s.cursor.Live(s.begin(), seq, payload)
+			s.finish(0)
+		}
+		s.cursor.ReplaySent(s.begin(), s.replay.want.ID, true)
+		s.finish(0)
+	}
+	return r, holding
+}
+
+// A stream that holds batches goes on within its own minimum share when others
+// have used up OUT_BYTES, however many they are.
+func TestDrainWithinTheShare(t *testing.T) {
+	_, holding := manyHolding(t, 15)
+	s := holding[0]
+	s.cursor.ReplayEnd(s.begin(), s.replay.want.ID)
+	s.finish(0)
+	s.over = true // what is applied counts, and goes nowhere: NATS keeps up
+	s.drain(t.Context())
+	if c := s.cursor.State(); c.Held != 0 || !s.credited {
+		t.Errorf("credited: %v, %d batches are held still", s.credited, c.Held)
+	}
+}
+
+// What many streams hold, and may apply at the same time, stays within OUT_BYTES
+// and the shares.
+func TestHeldWithinTheCredit(t *testing.T) {
+	r, holding := manyHolding(t, 15)
+	for _, s := range holding {
+		s.cursor.ReplayEnd(s.begin(), s.replay.want.ID)
+		s.finish(0)
+		s.drain(t.Context())
+	}
+	const batch = 1 << 10 // of each stream the last one may be beyond its share
+	if used, most := r.credit.unconfirmed(), r.credit.max+r.credit.max/4+int64(len(holding)*batch); used > most {
+		t.Errorf("%d bytes are charged, %d are the bound", used, most)
 	}
 }

@@ -57,7 +57,7 @@ func (e *LostError) Error() string {
 type UnconfirmedError struct{ Messages int }
 
 func (e *UnconfirmedError) Error() string {
-	return fmt.Sprintf("%d messages were not confirmed by NATS before the end", e.Messages)
+	return fmt.Sprintf("not confirmed by NATS before the end: %d messages", e.Messages)
 }
 
 // Relay is the whole process between discovery and the sink.

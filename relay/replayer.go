@@ -196,7 +196,7 @@ func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 			s.cursor.ReplayBatch(now, id, r.Seq, r.Payload)
 			if len(r.Payload) > large { // nobody read while it was worked on: that was no silence
 				done := time.Now()
-				s.cursor.ReplayArriving(done, id, done, false)
+				s.cursor.ReplayArriving(done, id, replay.Arrival{First: done, Newest: done})
 			}
 		default:
 			s.withhold(now)

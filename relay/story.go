@@ -24,6 +24,7 @@ type story struct {
 	panics         uint64
 	stalls         uint64 // times without credit to publish
 	toldSilence    bool
+	liveless       int // replays that brought batches although no live message ever came
 	isReady        bool
 	readyAt        time.Time
 
@@ -41,7 +42,10 @@ type healing struct {
 	batchesUntold uint64
 }
 
-const gapLine = 10 * time.Second
+const (
+	gapLine      = 10 * time.Second
+	livelessTold = 3 // one or two can come of live batches that were lost at the start
+)
 
 func (t *story) trouble(err error) {
 	t.lastError, t.lastErrorAt = err.Error(), time.Now()
@@ -144,6 +148,11 @@ func (t *story) roundEnded(s *Stream, now time.Time) {
 	h.began, h.batches = time.Time{}, 0
 	if n == 0 || began.IsZero() {
 		return
+	}
+	if t.lastMessage.IsZero() {
+		if t.liveless++; t.liveless == livelessTold {
+			s.log.Warn("batches come by replay alone, late, and none live: TOPIC is not the engine's, or the two endpoints are not of one engine", "topic", s.src.Topic, "replay", s.src.Replay)
+		}
 	}
 	if now.Sub(h.told) < gapLine {
 		h.gapsUntold++

@@ -239,18 +239,19 @@ func (s *Stream) tellPong(now time.Time) {
 // worthWaiting is the pace, bytes a second, at which a reply that is not whole yet
 // keeps its replay slot beyond the 10 s that a round has: the largest frame
 // (MAX_FRAME_BYTES) then holds it for some four minutes. What comes more slowly is
-// given up, and asked for again.
+// given up, and asked for again; so is what began after the 10 s.
 const worthWaiting = 256 << 10
 
 // tellArriving tells the Cursor of a reply that is coming: a frame of tens of
-// megabytes takes longer than REPLAY_IDLE on a slow link, and is no silence. s.mu is held.
+// megabytes takes longer than REPLAY_IDLE on a slow link, and is no silence. Nor is
+// one that is there and whose reader waits for our lock. s.mu is held.
 func (s *Stream) tellArriving(now time.Time) {
 	if s.replay.client == nil || s.replay.active == 0 {
 		return
 	}
-	if n, first, newest := s.replay.client.Arriving(); n > 0 {
-		fast := float64(n) >= worthWaiting*now.Sub(first).Seconds()
-		s.cursor.ReplayArriving(now, s.replay.active, newest, fast)
+	if a := s.replay.client.Arriving(); a.Bytes > 0 {
+		fast := float64(a.Bytes) >= worthWaiting*now.Sub(a.First).Seconds()
+		s.cursor.ReplayArriving(now, s.replay.active, replay.Arrival{First: a.First, Newest: a.Newest, Fast: fast, Whole: a.Whole})
 	}
 }
 
@@ -273,7 +274,7 @@ func (s *Stream) republishing() bool {
 // OUT_BYTES however much was held.
 func (s *Stream) drain(ctx context.Context) {
 	for ctx.Err() == nil && s.draining() {
-		want := s.r.portion()
+		want := s.r.credit.portion(s.r.portion())
 		credit := s.r.credit.take(s, want)
 		now := s.begin()
 		if !credit {
@@ -282,7 +283,7 @@ func (s *Stream) drain(ctx context.Context) {
 			return
 		}
 		if !s.republish {
-			s.cursor.Drain(now)
+			s.cursor.Drain(now, want)
 		}
 		s.finish(want)
 	}

@@ -149,6 +149,19 @@ func TestTopics(t *testing.T) {
 	}
 }
 
+// With a TOPIC that the engine does not use, replays bring everything late; a person is told.
+func TestReplayAlone(t *testing.T) {
+	b := start(t, setup{source: func(s *discovery.Source) { s.Topic = "not the engine's" }})
+	n := 0
+	b.until("the line", func() {
+		n++
+		b.prompt(0, n, 8)
+	}, func() bool { return b.logged("batches come by replay alone") })
+	if s := b.source(0); !s.LastMessage.IsZero() || s.Cursor.Applied == 0 {
+		t.Errorf("status: %+v", s)
+	}
+}
+
 // Messages that no engine sends cost nothing but themselves.
 func TestForeignMessages(t *testing.T) {
 	b := start(t, setup{later: true})

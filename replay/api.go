@@ -52,9 +52,9 @@ type Config struct {
 	Safe      int           // replies after a request that no ROUTER drops; 0: 1000 (libzmq's high-water mark)
 	// Hold bounds the held batches of the whole process; nil: no bound.
 	Hold *Budget
-	// Portion bounds the bytes of held batches that one input applies, to at least
-	// one batch; what is left waits for Cursor.Drain. 0: no bound, and Drain need
-	// not be called.
+	// Portion bounds the bytes of held batches that one Cursor.Drain applies, to at
+	// least one batch; no other input applies any. 0: there is no bound, every
+	// input applies what it can, and Drain need not be called.
 	Portion int
 	// TS reads the wall-clock ts out of a payload; false where there is none.
 	// nil: no payload has one.
@@ -75,8 +75,8 @@ type Request struct {
 // State.
 type Host interface {
 	// Apply consumes a batch: it is next in order. payload is valid during the
-	// call only. Never between Away and Back, and never without credit; one input
-	// may apply held batches as well, up to Config.Portion.
+	// call only. Never between Away and Back, and never without credit. Without
+	// Config.Portion one input may apply everything that is held.
 	Apply(at Position, payload []byte, replayed bool)
 	// Burned: the numbers [from, to) never existed for anyone.
 	Burned(from, to uint64)

@@ -79,8 +79,8 @@ func (c *Client) Next() (Reply, error) {
 // Buffered says whether Next would return at once.
 func (c *Client) Buffered() bool { return c.conn.Buffered() }
 
-// Arriving tells of a reply that is coming but not whole yet; see zmtp.Conn.
-func (c *Client) Arriving() (bytes int64, first, newest time.Time) { return c.conn.Arriving() }
+// Arriving tells of the reply that is coming, or that Next has returned last.
+func (c *Client) Arriving() zmtp.Arrival { return c.conn.Arriving() }
 
 // LastPong is when the newest answered PING was sent; zero while none was.
 func (c *Client) LastPong() time.Time { return c.conn.LastPong() }

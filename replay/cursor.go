@@ -43,6 +43,7 @@ type Cursor struct {
 	held   held      // batches that wait for the numbers before them
 	hint   hint      // highest seq that is known to exist and was not kept
 	more   more      // what of held waits for Drain
+	left   int       // bytes of held that the present input may still apply, with Config.Portion
 
 	// The live connection.
 	live    bool
@@ -319,6 +320,6 @@ func (c *Cursor) Stop() {
 
 // enter begins an input, and reports whether anything may happen.
 func (c *Cursor) enter(now time.Time) bool {
-	c.now = now
+	c.now, c.left = now, 0
 	return !c.ended
 }

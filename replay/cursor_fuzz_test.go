@@ -163,11 +163,12 @@ func (k *checker) input(op, arg byte) {
 		k.tick()
 	case 20:
 		was, held := k.c.Draining(), k.c.State().Held
-		if k.c.Drain(k.now); was && k.c.Draining() && k.c.State().Held >= held {
+		if k.c.Drain(k.now, 1+int(arg)); was && k.c.Draining() && k.c.State().Held >= held {
 			k.fail("drained in vain")
 		}
 	case 21:
-		k.c.ReplayArriving(k.now, id, k.now.Add(-time.Duration(arg)*time.Millisecond), arg&1 != 0)
+		newest := k.now.Add(-time.Duration(arg) * time.Millisecond)
+		k.c.ReplayArriving(k.now, id, Arrival{newest.Add(-time.Duration(arg) * time.Second / 8), newest, arg&1 != 0, arg&6 == 6})
 	}
 	k.holds()
 }

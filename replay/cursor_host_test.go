@@ -16,6 +16,8 @@ type table struct {
 	now time.Time
 	log []string
 	id  uint64 // of the newest request
+
+	first time.Time // when the first bytes of the reply came that is coming
 }
 
 func newTable(t *testing.T, cfg Config) *table {
@@ -95,9 +97,12 @@ func (x *table) do(inputs string) *table {
 		case "pong":
 			x.c.Pong(x.now, x.now)
 		case "drain":
-			x.c.Drain(x.now)
+			x.c.Drain(x.now, x.c.cfg.Portion)
 		case "coming", "creeping":
-			x.c.ReplayArriving(x.now, x.id, x.now, in == "coming")
+			if x.first.IsZero() {
+				x.first = x.now
+			}
+			x.c.ReplayArriving(x.now, x.id, Arrival{First: x.first, Newest: x.now, Fast: in == "coming"})
 		default:
 			x.other(in)
 		}
@@ -127,6 +132,7 @@ func (x *table) other(in string) {
 	case 'L':
 		x.c.Live(x.now, seq, b)
 	case 'R':
+		x.first = time.Time{}
 		x.c.ReplayBatch(x.now, x.id, seq, b)
 	case 'D':
 		x.c.Discard(x.now, seq)

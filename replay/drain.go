@@ -4,7 +4,8 @@ import "time"
 
 // more is what Config.Portion leaves of held batches that could be applied: a
 // hold of tens of megabytes, applied at one input, would become as many router
-// events at once, beyond every bound on those.
+// events at once, beyond every bound on those. The host has credit for each
+// Drain; for what another input would bring beside its own batch it has none.
 type more struct {
 	waits bool // for Drain; other inputs apply nothing held
 	ready bool // Ready is to be said once everything is applied
@@ -12,26 +13,20 @@ type more struct {
 	want  bool // a replay is to be asked for then
 }
 
-// drain applies held batches as far as they reach, at most a portion.
+// drain applies held batches as far as they reach, or leaves that to Drain. LostKeep
+// comes here once for every hole.
 func (c *Cursor) drain() {
-	if !c.more.waits {
-		c.portion()
-	}
-}
-
-func (c *Cursor) portion() {
-	done := 0
-	for c.drains() {
+	for !c.more.waits && c.drains() {
 		seq, ok := c.held.min()
 		if !ok || seq > c.next {
-			break
+			return
 		}
-		if c.cfg.Portion > 0 && done >= c.cfg.Portion {
+		if c.cfg.Portion > 0 && c.left <= 0 {
 			c.more.waits = true
 			return
 		}
 		b, replayed, _ := c.held.take(seq)
-		done += len(b.payload) + heldCost
+		c.left -= len(b.payload) + heldCost
 		c.apply(seq, b.sum, b.payload, replayed)
 	}
 }
@@ -53,25 +48,26 @@ func (c *Cursor) contradicts(seq, sum uint64, replayed bool) bool {
 }
 
 // Draining says whether held batches wait for Drain: the host calls it when it
-// has credit for another Config.Portion.
+// has credit for some.
 func (c *Cursor) Draining() bool { return !c.ended && c.more.waits && c.drains() }
 
-// Drain applies the next portion of the batches that are held and in order.
-func (c *Cursor) Drain(now time.Time) {
+// Drain applies the next bytes of the batches that are held and in order: at
+// least one batch, and no more than Config.Portion.
+func (c *Cursor) Drain(now time.Time, bytes int) {
 	if !c.enter(now) || !c.Draining() {
 		return
 	}
+	c.left = min(max(1, bytes), c.cfg.Portion)
 	was := c.more
 	c.more = more{}
-	c.portion()
+	c.drain()
 	if !c.more.waits && was.keep {
 		was.keep = false
 		c.keep()
 	}
 	if c.more.waits {
-		c.more.ready = c.more.ready || was.ready
-		c.more.keep = c.more.keep || was.keep
-		c.more.want = c.more.want || was.want
+		was.keep = was.keep || c.more.keep
+		c.more = was // nothing else was asked for meanwhile
 		return
 	}
 	if was.want || c.missing() {

@@ -116,24 +116,32 @@ func TestSilenceAtStartIsNotReady(t *testing.T) {
 // anchor then.
 func TestRequestsWaitForDrain(t *testing.T) {
 	x := running(t, twoAtOnce, 3).do("L4 L5 L6 L7 same R2 R3 end").ignore()
-	x.do("nocredit D10 credit").want().do("drain").want("apply 6 6 live", "apply 7 7 live", "ask 7")
+	x.do("nocredit D10 credit").want().do("drain drain").want("apply 4 4 live", "apply 5 5 live", "apply 6 6 live", "apply 7 7 live", "ask 7")
 	// Also one that nothing but a replay that was dropped gave reason for.
 	x = running(t, twoAtOnce, 3).do("L4 L5 L6 L7 same R2 R3").ignore()
-	x.do("nocredit").want("close").do("credit").want().do("drain").want("apply 6 6 live", "apply 7 7 live", "ask 7 fresh")
+	x.do("nocredit").want("close").do("credit").want().do("drain drain").want("apply 4 4 live", "apply 5 5 live", "apply 6 6 live", "apply 7 7 live", "ask 7 fresh")
 }
 
 // What is still arriving for a request of before, or for none, moves nothing.
 func TestArrivingForAnotherRequest(t *testing.T) {
 	x := running(t, Config{}, 3)
-	x.c.ReplayArriving(x.now, x.id, x.now, true) // it has ended
+	fast := func(at time.Time) Arrival { return Arrival{First: at, Newest: at, Fast: true} }
+	x.c.ReplayArriving(x.now, x.id, fast(x.now)) // it has ended
 	x.do("L4").ignore()
-	x.c.ReplayArriving(x.now, x.id, x.now, true) // not sent yet
+	x.c.ReplayArriving(x.now, x.id, fast(x.now)) // not sent yet
 	x.do("same +900ms").want()
-	x.c.ReplayArriving(x.now, x.id-1, x.now, true)
+	x.c.ReplayArriving(x.now, x.id-1, fast(x.now))
 	x.do("+99ms").want().do("+1ms").want("close")
 	// News that is older than what came takes nothing back.
 	x = running(t, Config{}, 3).do("L4 same +900ms R2").ignore()
-	x.c.ReplayArriving(x.now, x.id, x.now.Add(-800*time.Millisecond), true)
+	x.c.ReplayArriving(x.now, x.id, fast(x.now.Add(-800*time.Millisecond)))
+	x.do("+999ms").want().do("+1ms").want("close")
+	x = running(t, Config{}, 3).do("L4 same").ignore() // nor what came before the request
+	x.c.ReplayArriving(x.now, x.id, fast(x.now.Add(-800*time.Millisecond)))
+	x.do("+999ms").want().do("+1ms").want("close")
+	// What began before it, and has gone on since, does count.
+	x = running(t, Config{}, 3).do("L4 same +900ms R2 +500ms").ignore()
+	x.c.ReplayArriving(x.now, x.id, Arrival{First: x.now.Add(-600 * time.Millisecond), Newest: x.now, Fast: true})
 	x.do("+999ms").want().do("+1ms").want("close")
 }
 
@@ -146,14 +154,14 @@ func TestConfirmedByLive(t *testing.T) {
 // LOST=keep goes on at the next hole, however many portions lie before it.
 func TestKeepOverManyPortions(t *testing.T) {
 	x := running(t, Config{Lost: LostKeep, Portion: 1}, 3).do("L4 L5 L6 L9 same R9 +100ms sent +1ms pong").ignore()
-	x.do("R9").want("lost 3-4 keep", "apply 4 4 live").do("drain").want("apply 5 5 live")
-	x.do("drain").want("apply 6 6 live", "lost 7-9 keep", "apply 9 9 live")
+	x.do("R9").want("lost 3-4 keep").do("drain drain").want("apply 4 4 live", "apply 5 5 live")
+	x.do("drain").want("apply 6 6 live", "lost 7-9 keep").do("drain").want("apply 9 9 live")
 }
 
 // What waits to be applied is no loss: a hole behind it is asked for first.
 func TestDrainDeclaresNothing(t *testing.T) {
 	x := running(t, Config{Lost: LostKeep, Portion: 1}, 3).do("pong L4 L5 L6 L7 L9 same R2 R3 end").ignore()
-	x.do("drain drain").want("apply 5 5 live", "apply 6 6 live").do("drain").want("apply 7 7 live", "ask 7")
+	x.do("drain drain drain").want("apply 4 4 live", "apply 5 5 live", "apply 6 6 live").do("drain").want("apply 7 7 live", "ask 7")
 }
 
 // The hint is the highest number that was discarded, not the last.
@@ -163,4 +171,53 @@ func TestHintIsTheHighest(t *testing.T) {
 	if s := x.c.State(); !s.Missing || s.Next != 8 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// DEAD_AFTER counts from the end of the connection, not from what came last on it
+// or from its end being said again.
+func TestDeadAfterCountsFromTheEnd(t *testing.T) {
+	x := running(t, Config{}, 3)
+	x.now = x.now.Add(time.Second) // without an input
+	x.do("down +29s down +999ms").want("close").do("+1ms").want("away")
+}
+
+// After Stop nothing happens, whatever is open and whatever ends.
+func TestNothingAfterStop(t *testing.T) {
+	x := running(t, Config{}, 3).do("L4 same").ignore()
+	x.c.Stop()
+	x.do("down up R2 R3 end dropped refused credit drain +1m").want()
+}
+
+// Exhausted, the attempts begin anew also where nothing is decided yet: LOST=keep
+// waits for a PONG, and is interrupted.
+func TestAttemptsBeginAnewWhenExhausted(t *testing.T) {
+	x := running(t, Config{Lost: LostKeep, Attempts: 2}, 3).do("L9 same +1s +200ms sent +1s").want("ask 2", "close", "ask 2 fresh", "close")
+	if s := x.c.State(); s.Exhausted != 1 || s.Attempts != 0 {
+		t.Errorf("%+v", s)
+	}
+	x.do("nocredit credit sent +1s").want("ask 2 fresh", "close").do("+200ms").want("ask 2 fresh")
+	if s := x.c.State(); s.Exhausted != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Exhausted by conflicts, the next connection asks without a pause for them: they
+// are counted anew.
+func TestConflictsBeginAnewWhenExhausted(t *testing.T) {
+	// L1:x is denied by what was applied, and live and replay differ at 7.
+	x := running(t, Config{Attempts: 1}, 3).do("down up L1:x L7:x sent R7").want("close", "ask 2 fresh", "close", "epoch 1 restart", "reopen")
+	x.do("up").want("ask 0 fresh")
+	if s := x.c.State(); s.Conflicts != 1 || s.Exhausted != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Drain says Ready when that is due, not whenever it is through: the first replay
+// goes on.
+func TestDrainIsNotReady(t *testing.T) {
+	x := newTable(t, Config{Portion: 1}).do("up sent R0 L2 L3 +1s sent R0 R1").want("ask 0 fresh", "apply 0 0 replayed", "close", "ask 0 fresh", "apply 1 1 replayed")
+	x.do("drain drain drain").want("apply 2 2 live", "apply 3 3 live").do("end").want("ready")
+	// Nor where nothing but Drain is under way: the next round may find more.
+	x = newTable(t, Config{Portion: 1}).do("up sent R0 L2 L3 +1s sent R0 R1 dropped").ignore()
+	x.do("drain drain").want("apply 2 2 live", "apply 3 3 live", "ask 3 fresh")
 }

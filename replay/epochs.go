@@ -113,7 +113,7 @@ func (c *Cursor) keep() {
 			// must not be taken for numbers that never were.
 			c.ring.clear()
 		}
-		c.drain() // at least first: keep is for proven connections
+		c.drain() // keep is for proven connections, so it applies first or waits
 		if c.more.waits {
 			c.more.keep = true // and goes on with Drain
 			return

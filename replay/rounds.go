@@ -35,7 +35,8 @@ type round struct {
 
 	sent           bool
 	sentAt, lastAt time.Time // of the request, of its newest frame or the newest bytes of one
-	arriving       bool      // a large reply is coming, at a good pace: it may end
+	heardAt        time.Time // when the newest reply was taken; of the request before the first
+	arriving       bool      // a reply that began within the round's time is worth waiting for
 
 	n       int    // replies
 	top     uint64 // highest number replied
@@ -58,19 +59,27 @@ func (r *round) deadline(idle time.Duration) time.Time {
 	return d
 }
 
-// ReplayArriving: a reply to request id is not whole yet, and at newest some
-// bytes of it came. fast says that they come at a pace that is worth waiting for:
-// the round then lasts until the reply is whole, and only a pause of REPLAY_IDLE
-// ends it. To be said before Tick, whenever it is so.
-func (c *Cursor) ReplayArriving(now time.Time, id uint64, newest time.Time, fast bool) {
+// Arrival is how far a reply has come that the Cursor has not been given yet.
+type Arrival struct {
+	First, Newest time.Time // when the first and the newest of its bytes came
+	Fast          bool      // they come at a pace that is worth waiting for
+	Whole         bool      // all of them are there: it is given next
+}
+
+// ReplayArriving: a reply to request id is on its way. Its bytes end a silence, and
+// one that is whole is none for as long as it waits. If it began before the round's
+// time was up, and comes fast, the round lasts until it is given, and only a pause
+// of REPLAY_IDLE ends it; what begins later is left to the next round, so that
+// others have their turn. To be said before Tick, whenever it is so.
+func (c *Cursor) ReplayArriving(now time.Time, id uint64, a Arrival) {
 	r := c.current(now, id)
-	if r == nil || !r.sent {
-		return
+	if r == nil || a.Newest.Before(r.heardAt) {
+		return // it was given already
 	}
-	if newest.After(r.lastAt) {
-		r.lastAt = newest
+	if r.lastAt = a.Newest; a.Whole {
+		r.lastAt = now
 	}
-	r.arriving = fast
+	r.arriving = (a.Fast || a.Whole) && a.First.Before(r.sentAt.Add(trickle))
 }
 
 // busy says whether a replay is under way, pauses and LostKeep's wait included.
@@ -113,7 +122,7 @@ func (c *Cursor) ReplaySent(now time.Time, id uint64, fresh bool) {
 	if r == nil || r.sent {
 		return
 	}
-	r.sent, r.sentAt, r.lastAt = true, now, now
+	r.sent, r.sentAt, r.lastAt, r.heardAt = true, now, now, now
 	if fresh {
 		c.connected = now
 	}
@@ -192,7 +201,7 @@ func (c *Cursor) ReplayBatch(now time.Time, id, seq uint64, payload []byte) {
 	if !r.sent {
 		c.ReplaySent(now, id, r.fresh)
 	}
-	r.lastAt, r.arriving = now, false
+	r.lastAt, r.heardAt, r.arriving = now, now, false
 	if seq == noSeq {
 		c.count.Malformed++
 		return
@@ -247,7 +256,7 @@ func (c *Cursor) startEnded(r *round) {
 	c.starting, c.proven = false, true
 	c.back()
 	c.drain()
-	if first, ok := c.held.min(); ok && !c.begun && r.n == 0 {
+	if first, ok := c.held.min(); ok && !c.begun && !c.more.waits && r.n == 0 {
 		// Nothing to replay, yet something was published: an engine may publish
 		// before it appends. Once more, then live alone must do.
 		if c.empty++; c.empty < 2 {

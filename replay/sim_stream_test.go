@@ -77,7 +77,7 @@ func (st *stream) drain() {
 	st.s.at(.02*float64(st.drains%4), func() {
 		st.draining = false
 		if !st.exit {
-			st.in(func() { st.c.Drain(st.s.now()) })
+			st.in(func() { st.c.Drain(st.s.now(), 1+st.drains*97%(1+2*st.c.cfg.Portion)) })
 		}
 	})
 }

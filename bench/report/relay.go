@@ -32,7 +32,7 @@ func relayTables(ctx context.Context, w io.Writer, binary string, runs, seconds,
 		idle  bool
 		loads []string
 	}{
-		{"The relay at full speed", false, []string{"", "--blocks 4", "--blocks 1", "--blocks 256", "--ranks 4", "--ranks 16"}},
+		{"The relay at full speed", false, []string{"", "--blocks 4", "--blocks 1", "--blocks 256", "--ranks 4", "--ranks 16 --for 1s"}},
 		{"The relay at a steady rate", false, []string{"--rate 100", "--rate 1000", "--rate 1000 --ranks 4", "--rate 4000"}},
 		{"The relay at rest: one batch a rank, then silence", true, []string{"--rate 0.001 --ranks 1 --keep 0", "--rate 0.001 --ranks 4 --keep 0", "--rate 0.001 --ranks 64 --keep 0"}},
 	} {

@@ -121,7 +121,10 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 	}
 	c.in = frameReader{
 		lim:  limits{frame: uint64(o.MaxFrame), message: uint64(o.MaxMessage), frames: o.MaxFrames},
-		read: c.read, command: c.command, arrives: c.arrives,
+		read: c.read, command: c.command,
+	}
+	if o.Type == DEALER {
+		c.in.arrives = c.arrives
 	}
 	go c.keep()
 	return c, nil
@@ -180,16 +183,25 @@ func (c *Conn) read(p []byte) (int, error) {
 	return n, err
 }
 
-// arrival is how far a message has come that is not whole yet. It is written by
-// the reader; times are from Conn.start.
-type arrival struct{ bytes, from, newest atomic.Int64 }
+// Arrival is how far the newest message has come.
+type Arrival struct {
+	Bytes         int64     // read of it, at least; 0: there is none
+	First, Newest time.Time // when the first and the newest of its bytes were read
+	Whole         bool      // Recv returns it, or has returned it and not been called again
+}
 
-func (c *Conn) arrives(n int) {
+// arrival is the same as the reader writes it; times are from Conn.start. It is for
+// replies alone: a live connection has no use for it, and more messages.
+type arrival struct {
+	bytes, from, newest atomic.Int64
+	whole               atomic.Bool
+}
+
+func (c *Conn) arrives(n int, whole bool) {
 	a := &c.arrival
 	if n == 0 {
-		if a.bytes.Load() != 0 { // nearly never: most messages come whole
-			a.bytes.Store(0)
-		}
+		a.bytes.Store(0)
+		a.whole.Store(false)
 		return
 	}
 	now := int64(time.Since(c.start))
@@ -197,18 +209,20 @@ func (c *Conn) arrives(n int) {
 		a.from.Store(now)
 	}
 	a.newest.Store(now)
+	a.whole.Store(whole)
 	a.bytes.Store(int64(n))
 }
 
-// Arriving tells of a message of which some bytes have come, but not all: how
-// many, and when the first and the newest of them were read. 0: there is none.
-// Heartbeats between its bytes do not count.
-func (c *Conn) Arriving() (bytes int64, first, newest time.Time) {
+// Arriving tells of the message that is coming, or that is in the hands of Recv's
+// caller. Heartbeats between its bytes do not count. Of a SUB it tells nothing.
+func (c *Conn) Arriving() Arrival {
 	a := &c.arrival
-	if bytes = a.bytes.Load(); bytes == 0 {
-		return 0, first, newest
+	n := a.bytes.Load()
+	if n == 0 {
+		return Arrival{}
 	}
-	return bytes, c.start.Add(time.Duration(a.from.Load())), c.start.Add(time.Duration(a.newest.Load()))
+	at := func(d *atomic.Int64) time.Time { return c.start.Add(time.Duration(d.Load())) }
+	return Arrival{Bytes: n, First: at(&a.from), Newest: at(&a.newest), Whole: a.whole.Load()}
 }
 
 // command takes a command in the reader's stead: it must not wait.

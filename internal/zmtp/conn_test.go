@@ -378,3 +378,44 @@ func pingNumber(body []byte) uint64 {
 	_, data, _ := splitCommand(body)
 	return binary.BigEndian.Uint64(data[pingTTL:])
 }
+
+// What Recv has returned is in its caller's hands until the next Recv, and a
+// reply that came whole at once is told as well.
+func TestArrivingUntilTheNextRecv(t *testing.T) {
+	more := make(chan []byte)
+	endpoint := serve(t, func(p *peer) {
+		if !p.greet("ROUTER") {
+			return
+		}
+		for b := range more {
+			p.put(b)
+		}
+	})
+	defer close(more)
+	c := mustDial(t, endpoint, Options{Type: DEALER, Heartbeat: -1})
+	begin := time.Now()
+	for _, size := range []int{3, 300_000} {
+		reply := message(string(make([]byte, size)))
+		got := make(chan error)
+		go func() {
+			_, err := c.Recv()
+			got <- err
+		}()
+		eventually(t, "what was received before is forgotten", func() bool { return c.Arriving() == Arrival{} })
+		more <- reply[:len(reply)-2]
+		if size > 3 { // a header alone is no news
+			eventually(t, "a part has come", func() bool { return c.Arriving().Bytes >= int64(len(reply)-2) })
+			if c.Arriving().Whole {
+				t.Error("a part is the whole")
+			}
+		}
+		more <- reply[len(reply)-2:]
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		a := c.Arriving()
+		if a.Bytes != int64(len(reply)) || !a.Whole || a.First.Before(begin) || a.Newest.Before(a.First) || a.Newest.After(time.Now()) {
+			t.Errorf("%+v", a)
+		}
+	}
+}

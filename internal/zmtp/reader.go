@@ -37,7 +37,7 @@ type frameReader struct {
 	lim     limits
 	read    func([]byte) (int, error)
 	command func(body []byte) error // body is valid during the call
-	arrives func(n int)             // n bytes of a message that is not whole yet are there; 0: it is. nil: nobody asks
+	arrives func(n int, whole bool) // n bytes of a message are there; 0: next begins. nil: nobody asks
 
 	buf   []byte
 	r, w  int // buf[r:w] is unread; r is where the present message begins
@@ -53,6 +53,9 @@ type span struct{ from, to int }
 // next returns the frames of the next message, valid until the next call.
 func (f *frameReader) next() ([][]byte, error) {
 	f.spans = f.spans[:0]
+	if f.arrives != nil {
+		f.arrives(0, false)
+	}
 	var off, body, commands int // the next header's place, counted from r; bytes of frames; bytes of commands
 	for {
 		h, err := f.header(off)
@@ -68,7 +71,7 @@ func (f *frameReader) next() ([][]byte, error) {
 				return nil, err
 			}
 			if h.flags&flagCommand == 0 && f.arrives != nil {
-				f.arrives(f.w - f.r)
+				f.arrives(f.w-f.r, false)
 			}
 		}
 		off = to
@@ -95,7 +98,7 @@ func (f *frameReader) next() ([][]byte, error) {
 	}
 	f.r += off
 	if f.arrives != nil {
-		f.arrives(0)
+		f.arrives(off, true)
 	}
 	if off > baseBuffer {
 		f.idle = 0

@@ -465,19 +465,26 @@ func TestReaderTellsWhatArrives(t *testing.T) {
 	data = append(append(data, ping...), message("x")...)
 	f, _ := stream(data, testLimits, func() int { return 1000 })
 	var told []int
-	f.arrives = func(n int) { told = append(told, n) }
+	whole := 0
+	f.arrives = func(n int, all bool) {
+		if all {
+			whole++
+			if n != 300_009 && n != 3 {
+				t.Errorf("a message of %d bytes", n)
+			}
+			return
+		}
+		told = append(told, n)
+	}
 	if msgs, err := all(f); len(msgs) != 2 || err != io.EOF {
 		t.Fatal(len(msgs), err)
 	}
-	whole := 0
 	for i, n := range told {
-		if n == 0 {
-			whole++
-		} else if i > 0 && n <= told[i-1] {
+		if n != 0 && i > 0 && n <= told[i-1] {
 			t.Errorf("%d bytes after %d", n, told[i-1])
 		}
 	}
-	if whole != 2 || len(told) < 290 || told[len(told)-1] != 0 {
+	if whole != 2 || len(told) < 290 || told[0] != 0 || told[len(told)-1] != 0 {
 		t.Errorf("told %d times, %d times of a whole message", len(told), whole)
 	}
 }
