@@ -8,7 +8,7 @@ VENV   := .venv
 # RACE= switches the race detector off; PARALLEL is how many test binaries run at once.
 RACE     ?= -race
 PARALLEL ?= 2
-TIMEOUT  ?= 15m
+TIMEOUT  ?= 20m
 # Tests against real peers carry the tag; plain `go test ./...` needs Go alone.
 TAGS     := -tags integration
 # BENCH and BENCHPKG choose what `make bench` measures, BENCHTIME and COUNT how long
