@@ -21,10 +21,6 @@ type measured struct {
 	Latency    map[string]float64 `json:"latency_ms"`
 }
 
-// steady is for how many seconds a rate is kept at least: the relay starts on all
-// processors and needs a while to find that one is enough.
-const steady = 20
-
 // relayTables measures the relay in a process of its own.
 func relayTables(ctx context.Context, w io.Writer, binary string, runs, seconds, idle int) error {
 	for _, t := range []struct {
@@ -43,9 +39,6 @@ func relayTables(ctx context.Context, w io.Writer, binary string, runs, seconds,
 			length = idle
 			fmt.Fprint(w, "| `kvrelay bench …` | CPU, % of a core | memory, MiB |\n|---|---|---|\n")
 		default:
-			if strings.Contains(t.loads[0], "--rate") {
-				length = max(length, steady)
-			}
 			fmt.Fprint(w, "| `kvrelay bench …` | batches/s | CPU, s per 100,000 | memory, MiB | blocks held | p50 / p99 / p99.9, ms |\n|---|---|---|---|---|---|\n")
 		}
 		for _, load := range t.loads {
