@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,11 +16,13 @@ import (
 )
 
 // replaying is a stream of r that has asked a ROUTER for everything; reply has the
-// ROUTER answer once more, with a batch of seq and size.
-func replaying(t *testing.T, r *Relay) (s *Stream, reply func(seq byte, size int)) {
+// ROUTER answer with batches of these sizes, from sequence 0. It returns at once: how
+// much of them the sockets take before someone reads is the machine's affair.
+func replaying(t *testing.T, r *Relay) (s *Stream, reply func(sizes ...int)) {
 	t.Helper()
 	router := zmq4.NewRouter(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
-	t.Cleanup(func() { router.Close() })
+	var sending sync.WaitGroup
+	t.Cleanup(func() { router.Close(); sending.Wait() })
 	if err := router.Listen("tcp://127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +47,15 @@ func replaying(t *testing.T, r *Relay) (s *Stream, reply func(seq byte, size int
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, func(seq byte, size int) {
-		t.Helper()
-		m := zmq4.NewMsgFrom(msg.Frames[0], nil, []byte{0, 0, 0, 0, 0, 0, 0, seq}, make([]byte, size))
-		if err := router.SendMulti(m); err != nil {
-			t.Fatal(err)
-		}
+	return s, func(sizes ...int) {
+		sending.Go(func() {
+			for seq, size := range sizes {
+				m := zmq4.NewMsgFrom(msg.Frames[0], nil, []byte{0, 0, 0, 0, 0, 0, 0, byte(seq)}, make([]byte, size))
+				if err := router.SendMulti(m); err != nil {
+					t.Errorf("reply %d: %v", seq, err)
+				}
+			}
+		})
 	}
 }
 
@@ -81,7 +87,7 @@ func TestReplyWaitsForTheLock(t *testing.T) {
 			s, reply := replaying(t, base.r)
 			now := s.begin()
 			client := s.replay.client
-			reply(0, c.size)
+			reply(c.size)
 			until(t, "the reply is whole", func() bool { return client.Arriving().Whole })
 			now = now.Add(c.late)
 			s.tellArriving(now)
@@ -107,9 +113,7 @@ func TestSlotAfterManyLargeReplies(t *testing.T) {
 	s, reply := replaying(t, base.r)
 	s.begin()
 	client := s.replay.client
-	for seq := range byte(4) { // the first one's reader waits for the lock, the others follow
-		reply(seq, 2<<20)
-	}
+	reply(2<<20, 2<<20, 2<<20, 2<<20) // the first one's reader waits for the lock, the others follow
 	until(t, "the first reply is whole", func() bool { return client.Arriving().Whole })
 	s.finish(0)
 	until(t, "all are applied", func() bool {

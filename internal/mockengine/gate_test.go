@@ -311,9 +311,7 @@ func TestHostileClients(t *testing.T) {
 		"wrong greeting": make([]byte, 64),
 	} {
 		c := dialRaw(t, p.eventEndpoint())
-		if _, err := c.Write(bytes); err != nil {
-			t.Fatal(name, err)
-		}
+		_, _ = c.Write(bytes) // the publisher may hang up in the middle
 		if name != "nothing" {
 			_ = c.(*net.TCPConn).CloseWrite()
 			_, _ = io.Copy(io.Discard, c) // until it is closed
@@ -330,11 +328,10 @@ func TestHostileClients(t *testing.T) {
 				frames = append(frames, 1, 0)
 			}
 		}
-		if _, err := c.nc.Write(frames); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("%s: not closed: %v", name, err)
+		_, _ = c.nc.Write(frames)
+		// The end, or a reset where something of it was not read any more.
+		if n, err := c.nc.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: not closed: %d bytes, %v", name, n, err)
 		}
 	}
 	good := subscribe(t, p, p.eventEndpoint(), "")
