@@ -17,7 +17,7 @@ ARG TARGETARCH
 # The version that `kvrelay version` tells comes from git's tag: .git is part of
 # what is copied, and .dockerignore leaves out nothing that git knows of.
 RUN CGO_ENABLED=0 GOFLAGS=-buildvcs=auto GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -ldflags '-s -w -buildid=' -o /kvrelay ./cmd/kvrelay
+    go build -tags grpcnotrace -trimpath -ldflags '-s -w -buildid=' -o /kvrelay ./cmd/kvrelay
 
 FROM scratch
 ARG VERSION=unreleased

@@ -21,6 +21,7 @@ type index struct {
 	entries int
 	spare   []*page // at most maxSparePages, so that churn does not allocate
 	work    work
+	warmed  uint64 // of what warm has seen: otherwise the compiler would not look
 }
 
 // work counts what the steps that move many things have moved so far, the
@@ -146,6 +147,25 @@ func (l *ledger) seek(tier Tier, hash uint64) (slot uint32, e *entry, at spot) {
 			}
 		}
 	}
+}
+
+// warm looks at the places of hashes that are sought next, one right behind the
+// other. A large ledger is not in the processor's cache, and looks that do not
+// depend on each other wait for memory together instead of in turn.
+func (l *ledger) warm(tier Tier, hashes []uint64) {
+	if len(hashes) < fewHashes {
+		return
+	}
+	sum := l.index.warmed
+	for _, h := range hashes {
+		mix := l.index.mix(tier, h)
+		p := l.index.page(mix)
+		sum += uint64(p.used)
+		if ref := p.refs[uint32(mix)%pageSize]; ref != 0 && (ref^uint32(mix))&tagMask == 0 {
+			sum += l.at(ref>>tagBits - 1).hash
+		}
+	}
+	l.index.warmed = sum
 }
 
 // linkAt is link where at is known.

@@ -7,6 +7,7 @@ func (r *Rank) remove(ev *decode.Event, tier Tier, group uint8, out *Output) {
 	l := &r.ledger
 	out.beginRemove(tier, len(ev.Hashes))
 	published := 0
+	l.warm(tier, ev.Hashes)
 	for _, h := range ev.Hashes {
 		r.refused.drop(h)
 		if slot, e, at := l.seek(tier, h); e != nil {

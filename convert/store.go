@@ -48,6 +48,7 @@ func (r *Rank) store(ev *decode.Event, tier Tier, group uint8, out *Output) {
 		r.refuse(ev, ReasonOrphan, out)
 		return
 	}
+	r.ledger.warm(tier, ev.Hashes[:covered])
 	if n := r.fits(tier, ev.Hashes[:covered], out); n < covered {
 		covered, reason = n, ReasonLedgerFull
 		if n == 0 {

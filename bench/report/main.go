@@ -51,7 +51,7 @@ func report(ctx context.Context, w io.Writer, runs, seconds, idle int) error {
 	}
 	defer os.RemoveAll(dir)
 	binary := filepath.Join(dir, "kvrelay")
-	if _, err := output(ctx, "", "go", "build", "-o", binary, "./cmd/kvrelay"); err != nil {
+	if _, err := output(ctx, "", "go", "build", "-tags", "grpcnotrace", "-o", binary, "./cmd/kvrelay"); err != nil {
 		return err
 	}
 	if err := relayTables(ctx, w, binary, runs, seconds, idle); err != nil {

@@ -310,7 +310,7 @@ func TestImage(t *testing.T) {
 	version, _, _ = strings.Cut(version, "\n")
 	major := strings.Join(strings.Split(version, ".")[:2], ".")
 	user := strconv.FormatInt(*sidecar(t, build(t, "overlays/vllm").deployments[0]).SecurityContext.RunAsUser, 10)
-	for _, want := range []string{"golang:" + major, "\nFROM scratch\n", "\nUSER " + user + ":" + user + "\n", "\nENTRYPOINT [\"/kvrelay\"]\n"} {
+	for _, want := range []string{"golang:" + major, "\nFROM scratch\n", "\nUSER " + user + ":" + user + "\n", "\nENTRYPOINT [\"/kvrelay\"]\n", " -tags grpcnotrace -trimpath "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the Dockerfile has no %q", want)
 		}
