@@ -16,6 +16,7 @@ type measured struct {
 	Cleared    uint64             `json:"cleared"`
 	CPUPer100k float64            `json:"cpu_seconds_per_100k_batches"`
 	CPUPercent float64            `json:"cpu_percent"`
+	RSS        float64            `json:"rss_bytes"`
 	PeakRSS    float64            `json:"peak_rss_bytes"`
 	Held       uint64             `json:"held_blocks"`
 	Latency    map[string]float64 `json:"latency_ms"`
@@ -75,7 +76,8 @@ func row(w io.Writer, name string, all []measured, idle bool) {
 		return spread(v, "")
 	}
 	memory := of(func(m measured) float64 { return m.PeakRSS / (1 << 20) })
-	if idle {
+	if idle { // what it has come down to
+		memory = of(func(m measured) float64 { return m.RSS / (1 << 20) })
 		fmt.Fprintf(w, "| `%s` | %s | %s |\n", name, of(func(m measured) float64 { return m.CPUPercent }), memory)
 		return
 	}

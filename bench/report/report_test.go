@@ -50,7 +50,7 @@ func TestTable(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	var b strings.Builder
-	m := measured{PerSecond: 53_300, CPUPer100k: 1.8, PeakRSS: 57 << 20, Held: 9, CPUPercent: 0.08}
+	m := measured{PerSecond: 53_300, CPUPer100k: 1.8, RSS: 13 << 20, PeakRSS: 57 << 20, Held: 9, CPUPercent: 0.08}
 	n := m
 	n.PerSecond, n.Latency = 54_000, map[string]float64{"p50": 0.13, "p99": 0.3, "p999": 1}
 	row(&b, "x", []measured{m, m}, false)
@@ -58,7 +58,7 @@ func TestRow(t *testing.T) {
 	row(&b, "z", []measured{m}, true)
 	want := "| `x` | 53300 | 1.8 | 57 | 9 | — |\n" +
 		"| `y` | 53300 (53300 – 54000) | 1.8 | 57 | 9 | 0 (0 – 0.13) / 0 (0 – 0.3) / 0 (0 – 1) |\n" +
-		"| `z` | 0.08 | 57 |\n"
+		"| `z` | 0.08 | 13 |\n"
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/filepages"
 	"github.com/kvrelay/kvrelay/internal/logging"
 	"github.com/kvrelay/kvrelay/internal/natsd"
 	"github.com/kvrelay/kvrelay/relay"
@@ -71,6 +73,17 @@ func startLog(cfg *config.Config, stderr io.Writer) (log *slog.Logger, stop func
 // a quarter more.
 const gcPercent = 25
 
+// startOver is when start-up has touched all that it will: every package's init, the
+// first connections, the first replay.
+const startOver = 10 * time.Second
+
+// shrink gives back what only the start needed: half of a process that only waits.
+func shrink(log *slog.Logger) {
+	if err := filepages.Drop(); err != nil {
+		log.Debug("the pages of the program's file stay in memory", "err", err)
+	}
+}
+
 // relayEvents wires the rooms together and runs until ctx ends.
 func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error {
 	info, _ := debug.ReadBuildInfo()
@@ -78,6 +91,7 @@ func relayEvents(ctx context.Context, cfg *config.Config, log *slog.Logger, stdo
 	if os.Getenv("GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
+	defer time.AfterFunc(startOver, func() { shrink(log) }).Stop()
 	var servers []string
 	var embedded *natsd.Server
 	if cfg.Sink != config.SinkStdout && len(cfg.NATSURL) == 0 {
