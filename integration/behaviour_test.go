@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/decode"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 	"github.com/kvrelay/kvrelay/internal/msgpack"
 )
@@ -262,23 +263,13 @@ func TestWrongSettings(t *testing.T) {
 	}
 }
 
-// freePort is a port of 127.0.0.1 that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // Engine and NATS may come later, in any order: each is waited for, and said
 // in one line that names what to look at.
 func TestPeersComeLater(t *testing.T) {
 	for _, order := range []string{"engine first", "NATS first"} {
 		t.Run(order, func(t *testing.T) {
-			natsPort, pub, replay := freePort(t), freePort(t), freePort(t)
+			natsPort := freeport.Next(t, 3)
+			pub, replay := natsPort+1, natsPort+2
 			k := startKvrelay(t, settings{
 				"NATS_URL":  fmt.Sprintf("nats://127.0.0.1:%d", natsPort),
 				"ENDPOINTS": fmt.Sprintf("tcp://127.0.0.1:%d", pub), "REPLAY_ENDPOINTS": fmt.Sprintf("tcp://127.0.0.1:%d", replay), "BLOCK_SIZE": "4",

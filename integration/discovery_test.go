@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 )
 
@@ -243,7 +244,8 @@ func newWorld(t *testing.T, o startOrder, overHTTP bool) *world {
 	w := &world{t: t, o: o, server: natsServer(t, -1)}
 	w.router = newRouter(t, w.server.ClientURL(), consumer.Dynamo)
 	w.door = startProxy(t, strings.Replace(w.server.ClientURL(), "nats://", "tcp://", 1))
-	web, rpc := freePort(t), freePort(t)
+	web := freeport.Next(t, 2)
+	rpc := web + 1
 	w.args = []string{fmt.Sprintf("--http=127.0.0.1:%d", web), fmt.Sprintf("--grpc=127.0.0.1:%d", rpc)}
 	w.set = settings{"NATS_URL": "nats://" + w.door.Addr(), "DISCOVERY_URL": fmt.Sprintf("grpc://127.0.0.1:%d", rpc)}
 	if overHTTP {

@@ -5,10 +5,7 @@ package integration
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +19,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // etcdBinary is the etcd of the tests, built once. Its module is one of its own.
@@ -44,7 +43,7 @@ type etcdServer struct {
 
 func newEtcd(t *testing.T) *etcdServer {
 	t.Helper()
-	e := &etcdServer{t: t, dir: t.TempDir(), addr: lowAddr(t), peer: lowAddr(t)}
+	e := &etcdServer{t: t, dir: t.TempDir(), addr: freeport.Addr(t), peer: freeport.Addr(t)}
 	e.start()
 	t.Cleanup(e.stop)
 	var err error
@@ -54,21 +53,6 @@ func newEtcd(t *testing.T) *etcdServer {
 	}
 	t.Cleanup(func() { _ = e.client.Close() })
 	return e
-}
-
-// lowAddr is an address that nobody listens on. Its port is below those that the
-// system gives to connections: it stays free while a server is down.
-func lowAddr(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 11000+rand.IntN(20000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func (e *etcdServer) url() string { return "http://" + e.addr }
@@ -260,7 +244,7 @@ func etcdHangsAtEnd(t *testing.T, natsToo bool) {
 	w, e := newEtcdWorld(t, 2)
 	r := w.router(w.nats)
 	link := newCable(t, w.nats)
-	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	admin := freeport.Addr(t)
 	w.set["NATS_URL"], w.set["ADMIN_ADDR"] = link.url(), admin
 	k := startKvrelay(t, w.set)
 	a := tokens(11, 8)

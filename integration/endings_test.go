@@ -3,10 +3,10 @@
 package integration
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // loseHistory makes an engine with a buffer of 3 batches lose more than that.
@@ -73,7 +73,7 @@ func TestClearOnExit(t *testing.T) {
 func TestUnconfirmedAtExit(t *testing.T) {
 	e := startEngine(t, ownEngine())
 	e.send(0, testBatch(1, storeOf(100)))
-	k := startKvrelay(t, settings{"NATS_URL": fmt.Sprintf("nats://127.0.0.1:%d", freePort(t)), "ENDPOINTS": e.Pub, "REPLAY_ENDPOINTS": e.Router, "BLOCK_SIZE": "4"})
+	k := startKvrelay(t, settings{"NATS_URL": "nats://" + freeport.Addr(t), "ENDPOINTS": e.Pub, "REPLAY_ENDPOINTS": e.Router, "BLOCK_SIZE": "4"})
 	k.says(firstReplay)
 	k.want = 4
 	if code := k.stop(); code != 4 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 )
 
@@ -41,7 +42,7 @@ func silentServer(t *testing.T) string {
 // With etcd down or hanging from the start the relay runs and says why nothing
 // is published; it ends in time when it is told to, also while NATS is gone.
 func TestEtcdAway(t *testing.T) {
-	for name, addr := range map[string]string{"down": fmt.Sprintf("127.0.0.1:%d", freePort(t)), "mute": silentServer(t)} {
+	for name, addr := range map[string]string{"down": freeport.Addr(t), "mute": silentServer(t)} {
 		for _, gone := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, NATS gone: %v", name, gone), func(t *testing.T) {
 				nats := natsServer(t, -1)

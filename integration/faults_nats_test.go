@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -21,7 +22,7 @@ func natsWith(t *testing.T, o *server.Options) *server.Server {
 	t.Helper()
 	o.Host, o.NoSigs, o.NoLog = "127.0.0.1", true, true
 	if o.Port == 0 {
-		o.Port = -1
+		o.Port = freeport.Next(t, 1)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {

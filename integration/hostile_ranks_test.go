@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/msgpack"
 )
 
@@ -26,7 +27,7 @@ func TestHostileInventedRanks(t *testing.T) {
 	live, replay := newFront(t, "127.0.0.1:9"), newFront(t, "127.0.0.1:9")
 	live.turn(func(v *villain) { v.shake("PUB"); v.listen() })
 	replay.turn(history(inventedRanks(named, rounds, blocks)))
-	admin := fmt.Sprintf("127.0.0.1:%d", fixedPorts(t, 1))
+	admin := freeport.Addr(t)
 	formula := 32*mib + 8*mib + 8*mib + taken*2*mib + taken*blocks*60
 	limit := formula + formula/4
 	k := startKvrelay(t, settings{

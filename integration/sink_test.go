@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // patience is how long anything may take before a test gives up on it: far
@@ -61,6 +62,9 @@ func waitFor(t testing.TB, s *signal, what string, ok func() bool) {
 // natsServer is a real nats-server in this process. port −1 is a free one.
 func natsServer(t testing.TB, port int) *server.Server {
 	t.Helper()
+	if port < 0 {
+		port = freeport.Next(t, 1) // it may be stopped, and come again
+	}
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // soakMock is `kvrelay mock` with two ranks and random faults of its own, which
@@ -30,7 +31,7 @@ const soakMockFaults = "drop=0.2,silent=0.2,burn=0.03,garbage=0.02,truncate=300"
 
 func (s *soak) newMock() *soakMock {
 	e := &soakMock{s: s}
-	ports := fixedPorts(s.t, 5)
+	ports := freeport.Next(s.t, 5)
 	e.args = []string{
 		fmt.Sprintf("--http=127.0.0.1:%d", ports), "--grpc=127.0.0.1:0", "--data-parallel-size=2", "--blocks=60",
 		fmt.Sprintf("--event-port=%d", ports+1), fmt.Sprintf("--replay-port=%d", ports+3),

@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/consumer"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 )
 
@@ -66,7 +67,7 @@ func (s *soak) newRelay(name string, worker uint64, set settings, jetstream stri
 	x.limit = formula + formula/4
 	x.nats = startProxy(s.t, s.server.addr())
 	set["NATS_URL"] = "nats://" + x.nats.Addr()
-	set["ADMIN_ADDR"] = fmt.Sprintf("127.0.0.1:%d", fixedPorts(s.t, 1))
+	set["ADMIN_ADDR"] = freeport.Addr(s.t)
 	set["WORKER_ID"] = fmt.Sprint(worker)
 	set["GOMEMLIMIT"] = fmt.Sprint(x.limit * 9 / 10)
 	nc, err := nats.Connect("nats://"+s.server.addr(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.Timeout(patience),
@@ -222,7 +223,7 @@ type soakServer struct {
 
 func startNATSProcess(t *testing.T) *soakServer {
 	t.Helper()
-	n := &soakServer{t: t, set: natsSettings{Port: fixedPorts(t, 1), Dir: t.TempDir()}}
+	n := &soakServer{t: t, set: natsSettings{Port: freeport.Next(t, 1), Dir: t.TempDir()}}
 	n.start()
 	t.Cleanup(func() { n.kill() })
 	return n

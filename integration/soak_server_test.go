@@ -3,10 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
-	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -35,28 +32,5 @@ func serveNATS(text string) int {
 	}
 	s.Start()
 	s.WaitForShutdown()
-	return 0
-}
-
-// fixedPorts returns the first of n neighbouring ports that are free, below
-// those that outgoing connections are given: whoever listened there can listen
-// there again.
-func fixedPorts(t *testing.T, n int) int {
-	t.Helper()
-	for range 1000 {
-		first, free := 12_000+rand.IntN(20_000), 0
-		for free < n {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+free))
-			if err != nil {
-				break
-			}
-			_ = l.Close() // only whether it could be had was asked
-			free++
-		}
-		if free == n {
-			return first
-		}
-	}
-	t.Fatal("no free ports")
 	return 0
 }

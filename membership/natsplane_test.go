@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
 	"github.com/kvrelay/kvrelay/sinks"
 )
@@ -24,7 +26,7 @@ import (
 // natsServer is a real nats-server in this process.
 func natsServer(t testing.TB, change ...func(*natsd.Options)) *natsd.Server {
 	t.Helper()
-	o := &natsd.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true}
+	o := &natsd.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true}
 	for _, f := range change {
 		f(o)
 	}
@@ -441,14 +443,9 @@ func (w *wire) freeze()      { close(w.frozen) }
 // TestNATSPlaneLate: a server that is not there yet is waited for, and ended
 // while it is waited for.
 func TestNATSPlaneLate(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := ln.Addr().(*net.TCPAddr).Port
-	ln.Close()
+	port := freeport.Next(t, 1)
 	o := Options{Endpoint: Endpoint{"dyn-amo", "back.end", "generate"}, Store: NewFile(t.TempDir(), testLog(t)), Log: testLog(t)}
-	overNATS("nats://" + ln.Addr().String())(&o)
+	overNATS(fmt.Sprintf("nats://127.0.0.1:%d", port))(&o)
 	run := func(r *Registry) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

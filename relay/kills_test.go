@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"math/rand/v2"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/internal/mockengine"
 	"github.com/kvrelay/kvrelay/relay"
 	"github.com/kvrelay/kvrelay/sinks"
@@ -74,8 +74,8 @@ func TestKills(t *testing.T) {
 func TestServerRestarts(t *testing.T) {
 	engine, sources := startEngine(t, mockengine.Options{Blocks: 200, BufferSteps: 1 << 20})
 	dir := t.TempDir()
-	s := streamServer(t, dir, -1, nil)
-	port := s.Addr().(*net.TCPAddr).Port
+	port := freeport.Next(t, 1)
+	s := streamServer(t, dir, port, nil)
 	stop := prompts(t, engine, 3*time.Millisecond)
 	l := live(t, lifeOptions{servers: []string{s.ClientURL()}, sources: sources})
 	r := rand.New(rand.NewPCG(3, 1))

@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kvrelay/kvrelay/discovery"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/relay"
 )
 
@@ -199,12 +200,7 @@ func TestSilenceIsTold(t *testing.T) {
 
 // An engine whose PUB connects out is one stream; a second one is refused.
 func TestListen(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := freeport.Addr(t)
 	b := start(t, setup{later: true})
 	b.update(source("listen:tcp://"+addr, nil))
 	p := newPub(t)

@@ -22,6 +22,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // logLines collects what is logged.
@@ -203,7 +205,7 @@ func TestCredentials(t *testing.T) {
 // TestPermissions: what the server refuses to take from us is not confirmed by
 // the PONG behind it; it stays until it is allowed.
 func TestPermissions(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, NoSystemAccount: true}
+	opts := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true}
 	user := func(allow ...string) []*server.User {
 		return []*server.User{
 			{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: allow}}},

@@ -3,7 +3,6 @@ package sinks
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	reference "github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/decode"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // TestClusterNodes: each node of three goes in turn, in the middle of publishing.
@@ -31,10 +31,10 @@ func TestClusterNodes(t *testing.T) {
 		return srv
 	}
 	var routes []*url.URL
-	ports := freePorts(t, 6)
+	ports := freeport.Next(t, 6)
 	for i := range 3 {
-		port := ports[3+i]
-		opts = append(opts, &server.Options{Host: "127.0.0.1", Port: ports[i], NoSigs: true, NoLog: true, ServerName: fmt.Sprint("n", i),
+		port := ports + 3 + i
+		opts = append(opts, &server.Options{Host: "127.0.0.1", Port: ports + i, NoSigs: true, NoLog: true, ServerName: fmt.Sprint("n", i),
 			JetStream: true, StoreDir: t.TempDir(), Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port}})
 		routes = append(routes, &url.URL{Scheme: "nats-route", Host: fmt.Sprint("127.0.0.1:", port)})
 	}
@@ -99,20 +99,6 @@ func TestClusterNodes(t *testing.T) {
 	if !maps.Equal(f, k.published()) || uint64(len(ids)) != k.o.LastID() {
 		t.Errorf("%d events of %d", len(ids), k.o.LastID())
 	}
-}
-
-// freePorts are n different ports that nobody listened on a moment ago.
-func freePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // TestHugeStore: one store of 100 000 blocks under 64 KiB arrives chained and complete.

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // patience is how long a test waits for a state before it fails.
@@ -35,7 +37,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // startServer runs a real nats-server.
 func startServer(t testing.TB, change func(*server.Options)) *server.Server {
 	t.Helper()
-	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, NoSystemAccount: true, NoFastProducerStall: true}
+	o := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true, NoFastProducerStall: true}
 	if change != nil {
 		change(o)
 	}

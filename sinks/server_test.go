@@ -11,12 +11,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // TestReloadLowersMaxPayload: the server does not tell; the message that is
 // too long now costs the link, and comes in pieces on the next.
 func TestReloadLowersMaxPayload(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, NoSystemAccount: true}
+	opts := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true}
 	s, err := server.NewServer(opts)
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,8 @@ package check
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -21,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/kvrelay/kvrelay/internal/freeport"
 	"github.com/kvrelay/kvrelay/membership/etcd"
 )
 
@@ -72,7 +71,7 @@ type server struct {
 
 func newServer(t testing.TB, config ...func(*embed.Config)) *server {
 	t.Helper()
-	s := &server{t: t, dir: t.TempDir(), scheme: "http", addr: free(t), peer: free(t)}
+	s := &server{t: t, dir: t.TempDir(), scheme: "http", addr: freeport.Addr(t), peer: freeport.Addr(t)}
 	s.config = func(c *embed.Config) {
 		for _, f := range config {
 			f(c)
@@ -86,21 +85,6 @@ func newServer(t testing.TB, config ...func(*embed.Config)) *server {
 	s.start()
 	t.Cleanup(s.stop)
 	return s
-}
-
-// free is an address that nobody listens on. Its port is below those that the
-// system gives to connections: it stays free while a server is down.
-func free(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 11000+rand.IntN(20000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func (s *server) url() string { return s.scheme + "://" + s.addr }
