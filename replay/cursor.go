@@ -31,19 +31,20 @@ type Cursor struct {
 	ended bool      // Stop, or history lost under LostExit: nothing happens any more
 
 	// Where this epoch stands.
-	epoch  uint64
-	begun  bool    // a batch of this epoch has been applied
-	base   uint64  // first seq of this epoch that counts: what is below is unknown
-	next   uint64  // the seq expected
-	anchor seen    // the newest applied batch; every request starts at it once begun
-	ts     float64 // newest wall clock applied, when hasTS
-	hasTS  bool
-	ring   ring      // the newest applied batches, the anchor included
-	ringAt time.Time // when the first batch came into the empty ring
-	held   held      // batches that wait for the numbers before them
-	hint   hint      // highest seq that is known to exist and was not kept
-	more   more      // what of held waits for Drain
-	left   int       // bytes of held that the present input may still apply, with Config.Portion
+	epoch   uint64
+	begun   bool    // a batch of this epoch has been applied
+	base    uint64  // first seq of this epoch that counts: what is below is unknown …
+	unknown bool    // … and that is to be said with the first batch applied
+	next    uint64  // the seq expected
+	anchor  seen    // the newest applied batch; every request starts at it once begun
+	ts      float64 // newest wall clock applied, when hasTS
+	hasTS   bool
+	ring    ring      // the newest applied batches, the anchor included
+	ringAt  time.Time // when the first batch came into the empty ring
+	held    held      // batches that wait for the numbers before them
+	hint    hint      // highest seq that is known to exist and was not kept
+	more    more      // what of held waits for Drain
+	left    int       // bytes of held that the present input may still apply, with Config.Portion
 
 	// The live connection.
 	live    bool
@@ -126,6 +127,11 @@ func (c *Cursor) LiveUp(now time.Time) {
 	}
 	if c.live {
 		c.lostLive()
+	}
+	if now.Sub(c.downAt) > c.cfg.Idle {
+		// Perhaps another engine, which may open its ROUTER late. Shorter interruptions
+		// do not count, or a live connection that flaps would wait for ever.
+		c.refused, c.refusals = time.Time{}, 0
 	}
 	c.live, c.downAt, c.pinged = true, time.Time{}, time.Time{}
 	c.restPoll()
@@ -238,7 +244,10 @@ func (c *Cursor) noCredit() {
 		c.pending = true
 		c.dropRound()
 	}
-	c.keepBy = time.Time{} // what was to be decided is found again by the next rounds
+	if !c.keepBy.IsZero() { // what was to be decided is found again by the next rounds
+		c.keepBy = time.Time{}
+		c.count.Discarded += c.held.dropReplayed()
+	}
 }
 
 // Pong: the live connection has answered a PING that was sent at sentAt. Only

@@ -31,10 +31,11 @@ func (c *Cursor) drain() {
 	}
 }
 
-// drains: nothing is applied from an unproven connection, and at Start nothing
-// before the replay has ended.
+// drains: nothing is applied from an unproven connection, at Start nothing
+// before the replay has ended, and nothing of a round that LostKeep has yet to
+// believe.
 func (c *Cursor) drains() bool {
-	return c.proven && !c.starting && !c.waiting && c.credit
+	return c.proven && !c.starting && !c.waiting && c.credit && c.keepBy.IsZero()
 }
 
 // contradicts: a live batch differs from the one under its number that only

@@ -14,7 +14,7 @@ func (c *Cursor) restart() {
 func (c *Cursor) newEpoch(cause Cause) {
 	c.epoch++
 	c.begun, c.hasTS = false, false
-	c.base, c.next = 0, 0
+	c.base, c.next, c.unknown = 0, 0, false
 	c.anchor = seen{}
 	c.ring.clear()
 	c.hint = hint{}

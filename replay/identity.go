@@ -152,10 +152,17 @@ func (c *Cursor) reopen() {
 }
 
 // lostLive: nothing held from a connection outlives it, and no round does: what
-// comes on the next one may be of another incarnation whose numbers fit.
+// comes on the next one may be of another incarnation whose numbers fit. Nor does
+// what the connection, or a round beside it, seemed to show.
 func (c *Cursor) lostLive() {
 	c.live, c.proven, c.shown = false, false, false
 	c.downAt = c.now
+	c.denied, c.empty = false, 0
+	if !c.begun {
+		// Where this epoch was to begin went with the batch that was held for it: the
+		// next connection's engine may begin below.
+		c.base, c.next, c.unknown = 0, 0, false
+	}
 	c.keepBy = time.Time{}
 	c.more = more{}
 	c.count.Discarded += c.held.clear()

@@ -30,6 +30,8 @@ func (c *Cursor) feed(seq, sum uint64, payload []byte, replayed bool) {
 	case c.contradicts(seq, sum, replayed):
 		c.count.Discarded++
 		c.restart()
+	case replayed && seq >= c.next && !c.keepBy.IsZero():
+		c.hold(seq, sum, payload, replayed) // nobody has vouched for it yet
 	case seq == c.next:
 		c.apply(seq, sum, payload, replayed)
 		c.drain()
@@ -51,6 +53,10 @@ func (c *Cursor) apply(seq, sum uint64, payload []byte, replayed bool) {
 	c.back()
 	if _, _, ok := c.held.take(seq); ok {
 		c.count.Repeated++ // replay was faster than what was held
+	}
+	if c.unknown {
+		c.unknown = false
+		c.host.Unknown(c.base)
 	}
 	c.begun = true
 	c.anchor = seen{seq, sum}

@@ -228,7 +228,9 @@ func (c *Cursor) merge(r *round, seq, sum uint64, payload []byte) {
 		return
 	}
 	prev, chained := r.prev, r.chained
-	r.prev, r.chained = seq, true
+	if !chained || seq > prev { // a reply that comes twice, or late, has no new neighbours
+		r.prev, r.chained = seq, true
+	}
 	if !c.begun {
 		c.startAt(seq)
 	} else if chained && seq > prev && seq-prev > 1 && r.n <= c.cfg.Safe {
@@ -271,11 +273,8 @@ func (c *Cursor) startEnded(r *round) {
 // startAt: the first batch of this epoch is seq. What came before is unknown;
 // there is nothing to clear, and nothing was lost that anybody had.
 func (c *Cursor) startAt(seq uint64) {
-	c.base, c.next = seq, seq
+	c.base, c.next, c.unknown = seq, seq, seq > 0 // which is said when it is applied
 	c.count.Discarded += c.held.dropBelow(seq)
-	if seq > 0 {
-		c.host.Unknown(seq)
-	}
 }
 
 // stall ends a round that is silent, trickles, or has lost its connection.
