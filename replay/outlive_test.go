@@ -72,7 +72,7 @@ func TestKeepAppliesNothingUnproven(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	// With the PONG it goes on behind the hole, in order.
-	x = running(t, keep, 5).do(gone).ignore().do("L5 R7:new +1ms pong").want("apply 5 5 live", "lost 6-7 keep", "apply 7 new replayed", "apply 8 new replayed", "apply 9 new replayed")
+	running(t, keep, 5).do(gone).ignore().do("L5 R7:new +1ms pong").want("apply 5 5 live", "lost 6-7 keep", "apply 7 new replayed", "apply 8 new replayed", "apply 9 new replayed")
 }
 
 // What an engine for a moment sent is no evidence against the one before, when that
