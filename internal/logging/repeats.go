@@ -110,6 +110,7 @@ func (r *Repeats) Run(ctx context.Context) {
 type line struct {
 	to     slog.Handler
 	record slog.Record
+	last   time.Time // of what it counts
 }
 
 // say writes lines. A logger has nowhere to report that it cannot write.
@@ -141,7 +142,7 @@ func (r *Repeats) collect(now time.Time) (due []line, next time.Time) {
 			}
 		}
 	}
-	slices.SortFunc(due, func(a, b line) int { return a.record.Time.Compare(b.record.Time) })
+	slices.SortFunc(due, func(a, b line) int { return a.last.Compare(b.last) })
 	return due, next
 }
 
@@ -155,8 +156,9 @@ func (t *trouble) count(now time.Time, o RepeatsOptions) line {
 	if t.message == "" {
 		of = ", of many " + strings.Join(o.Keys, "s or ") + "s"
 	}
+	record.Time = now // not of the last one: a log is read from top to bottom
 	record.Message = fmt.Sprintf("%s (%d more in %d s%s)", record.Message, t.more, max(1, int(now.Sub(t.since).Round(time.Second)/time.Second)), of)
-	return line{to: t.to, record: record}
+	return line{to: t.to, record: record, last: t.last.Time}
 }
 
 // handle passes the record on or counts it. message and the attributes in keys

@@ -287,3 +287,23 @@ func BenchmarkRepeat(b *testing.B) {
 		log.Warn("cannot connect", "err", "refused")
 	}
 }
+
+// A count has the time at which it is said: no line stands below a later one.
+func TestCountsInOrderOfTime(t *testing.T) {
+	out := &lines{}
+	c := &clock{now: time.Unix(1_800_000_000, 0)}
+	log := slog.New(NewRepeats(slog.NewTextHandler(out, nil), RepeatsOptions{Now: func() time.Time { return c.now }}).Handler())
+	at := func(want time.Time) {
+		t.Helper()
+		got := out.take()
+		if line := got[len(got)-1]; !strings.HasPrefix(line, "time="+want.Format("2006-01-02T15:04:05.000Z07:00")) {
+			t.Errorf("%s, want the time %v", line, want)
+		}
+	}
+	for range 3 {
+		log.Warn("cannot connect")
+	}
+	c.add(40 * time.Second)
+	log.Warn("cannot connect")
+	at(c.now)
+}
