@@ -166,7 +166,11 @@ func (g *guard) lookAt(body []byte) error {
 			return errors.New("the peer's READY names no socket type")
 		}
 		if want := g.typ.peers(); !slices.Contains(want, string(typ)) {
-			return fmt.Errorf("peer is a %q socket, %s wants %s", sanitise(typ), g.typ, strings.Join(want, " or "))
+			hint := ""
+			if other := map[SocketType]SocketType{SUB: DEALER, DEALER: SUB}[g.typ]; slices.Contains(other.peers(), string(typ)) {
+				hint = ": are an engine's two endpoints, of events and of replay, swapped?"
+			}
+			return fmt.Errorf("peer is a %q socket, %s wants %s%s", sanitise(typ), g.typ, strings.Join(want, " or "), hint)
 		}
 	}
 	return nil
