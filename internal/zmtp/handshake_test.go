@@ -64,7 +64,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		{"CURVE", say(greetingBytes(3, 1, "CURVE")), nil, `wants security mechanism "CURVE"`},
 		{"no mechanism", say(greetingBytes(3, 1, "")), nil, `wants security mechanism ""`},
 		{"mechanism of escape codes", say(greetingBytes(3, 1, "\x1b[31m")), nil, `"?[31m"`},
-		{"ROUTER", after(ready("Socket-Type", "ROUTER")), nil, `SUB wants PUB or XPUB: are an engine's two endpoints, of events and of replay, swapped?`},
+		{"ROUTER, swapped", after(ready("Socket-Type", "ROUTER")), nil, `SUB wants PUB or XPUB: are an engine's two endpoints, of events and of replay, swapped?`},
 		{"PULL", after(ready("Socket-Type", "PULL")), nil, `peer is a "PULL" socket, SUB wants PUB or XPUB`},
 		{"SUB", after(ready("Socket-Type", "SUB")), nil, `a "SUB" socket`},
 		{"ROUTER", after(ready("Socket-Type", "ROUTER")), nil, `a "ROUTER" socket`},
