@@ -9,7 +9,8 @@ const (
 	// Waiting: nothing is known of the rank yet, or an answer to a question is
 	// awaited; what was known before still stands.
 	Waiting State = iota
-	// Recovering: a snapshot is being applied; what is known is a part of it.
+	// Recovering: a snapshot is being applied, or was broken off and is asked for
+	// again; what is known is a part of it.
 	Recovering
 	// Live: everything published so far, as far as this reader can know, was applied.
 	Live
@@ -138,7 +139,7 @@ func (f *follower) state(now time.Time) State {
 	switch {
 	case f.left || now.Sub(f.heard) > staleAfter:
 		return Stale
-	case f.asking && f.snapToken != "":
+	case f.asking && f.publisher != 0 && !f.based:
 		return Recovering
 	case f.asking || f.publisher == 0:
 		return Waiting

@@ -62,3 +62,35 @@ func TestErrorAnswers(t *testing.T) {
 		}
 	}
 }
+
+// lonely is a host that has nobody to ask.
+type lonely struct{}
+
+func (lonely) apply(*Event)       {}
+func (lonely) ask(Rank, question) {}
+func (lonely) hold(int) bool      { return true }
+func (lonely) unhold(int)         {}
+
+// A snapshot that is broken off leaves a part, and says so until there is a whole one.
+func TestBrokenSnapshot(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	f := &follower{host: lonely{}, jitter: func() float64 { return 0 }}
+	state := func(want State) {
+		t.Helper()
+		if got := f.state(now); got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	f.start(now)
+	state(Waiting)
+	f.answered(now, f.q.id, &answer{publisher: 1, snapshot: true, token: "a", more: true, events: []Event{{Kind: Cleared}}})
+	state(Recovering)
+	f.answered(now, f.q.id, &answer{failed: true})
+	state(Recovering)
+	now = now.Add(time.Second)
+	f.tick(now, false)
+	f.answered(now, f.q.id, &answer{publisher: 1, snapshot: true, token: "b", last: 7})
+	state(Live)
+	f.message(now, 1, []Event{{ID: 9}}, false) // a hole: what was known before it stands
+	state(Waiting)
+}
