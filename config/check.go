@@ -44,6 +44,10 @@ var checks = []struct {
 		}
 	}},
 	{[]string{"ENGINE", "ENDPOINTS", "DISCOVERY_URL"}, (*loader).checkEngine},
+	{[]string{"DISCOVERY_TOKEN"}, func(l *loader) { l.checkSecret("DISCOVERY_TOKEN", l.cfg.DiscoveryToken) }},
+	{[]string{"NATS_PASSWORD"}, func(l *loader) { l.checkSecret("NATS_PASSWORD", l.cfg.NATSPassword) }},
+	{[]string{"NATS_TOKEN"}, func(l *loader) { l.checkSecret("NATS_TOKEN", l.cfg.NATSToken) }},
+	{[]string{"ETCD_PASSWORD"}, func(l *loader) { l.checkSecret("ETCD_PASSWORD", l.cfg.EtcdPassword) }},
 	{[]string{"DISCOVERY_URL", "DISCOVERY_TOKEN"}, (*loader).checkToken},
 	{[]string{"ENDPOINTS", "REPLAY_ENDPOINTS", "RANKS", "FIRST_RANK"}, (*loader).checkRanks},
 	{[]string{"HEARTBEAT", "PEER_TIMEOUT"}, func(l *loader) {

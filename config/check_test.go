@@ -58,6 +58,10 @@ func TestRules(t *testing.T) {
 		{"DISCOVERY_URL=http://u:p@h:1", "KVRELAY_DISCOVERY_URL", "no user"},
 		{"DISCOVERY_URL=http://h:1/x", "KVRELAY_DISCOVERY_URL", "follow"},
 		{"ENGINE=static DISCOVERY_URL=http://h:1 ENDPOINTS=tcp://h:1", "KVRELAY_DISCOVERY_URL", "ENGINE=static"},
+		{"DISCOVERY_URL=http://h:1 ENDPOINTS=tcp://h:1", "", ""}, // auto: ENDPOINTS win
+		{"ENDPOINTS=tcp://h:1 TOPIC_EXACT=true", "", ""}, // the empty topic alone
+		{"ENDPOINTS=tcp://h:1 TOPIC_EXACT=true TOPIC=kv", "", ""},
+		{"TOPIC_EXACT=true", "", ""}, // the engine says its topic
 		{"ENGINE=vllm ENDPOINTS=tcp://h:1", "KVRELAY_ENGINE", "auto or static"},
 		{"ENGINE=vllm REPLAY_ENDPOINTS=tcp://h:1", "", ""},
 		{"ENDPOINTS=tcp://h:1 DISCOVERY_TOKEN=s3", "KVRELAY_DISCOVERY_TOKEN", "only with discovery"},
@@ -106,6 +110,9 @@ func TestRules(t *testing.T) {
 		{"ENDPOINTS=tcp://h:1 NATS_URL=nats://a,nats://", "KVRELAY_NATS_URL", "no host) in entry 2"},
 		{"ENDPOINTS=tcp://h:1 NATS_URL=nats://a:70000", "KVRELAY_NATS_URL", "65535"},
 		{"ENDPOINTS=tcp://h:1 NATS_URL=nats://a,ws://b", "KVRELAY_NATS_URL", "ws://"},
+		{"ENDPOINTS=tcp://h:1 NATS_URL=nats://u:12,y@h:1", "KVRELAY_NATS_URL", "nats:// before a user, or %2C for a comma in a password in entry 2"},
+		{"ENDPOINTS=tcp://h:1 NATS_URL=nats://a:1,nats://u:p@h:1", "", ""},
+		{"ENDPOINTS=tcp://h:1 NATS_URL=u:p@a,u:p@b,c", "", ""},
 		{"ENDPOINTS=tcp://h:1 NATS_URL=a,,b", "KVRELAY_NATS_URL", "empty entry"},
 		{"ENDPOINTS=tcp://h:1 NATS_URL=h NATS_USER=u NATS_PASSWORD=p", "", ""},
 		{"ENDPOINTS=tcp://h:1 NATS_USER=u NATS_PASSWORD=p", "KVRELAY_NATS_USER", "NATS_URL"},

@@ -7,8 +7,15 @@ import (
 
 // checkNATSURL looks at each server.
 func (l *loader) checkNATSURL() {
-	ws := 0
+	ws, bare := 0, false
 	for i, server := range l.cfg.NATSURL {
+		hasUser, hasScheme := strings.Contains(server, "@"), strings.Contains(server, "://")
+		if bare && hasUser && !hasScheme {
+			// nats://u:12,y@h reads as two servers, and would be shown so.
+			l.problemOf("NATS_URL", inEntry(i, len(l.cfg.NATSURL), wantf("nats:// before a user, or %%2C for a comma in a password")).Error())
+			return
+		}
+		bare = bare || !hasUser
 		if err := checkURL(server, false, true, "nats", "tls", "ws", "wss"); err != nil {
 			l.problemOf("NATS_URL", inEntry(i, len(l.cfg.NATSURL), err).Error())
 			return

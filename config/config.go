@@ -72,17 +72,18 @@ const Off = "off"
 // Config is the whole table of settings. Tags: env is the name behind KVRELAY_,
 // default the default as text ($NAME: that variable's value), shown what the
 // table says where the default is found out later, oneof the values allowed (any case, kept in
-// lower case), min and max the range allowed, secret: never printed, fileof:
-// the file that holds that secret, doc the one-line meaning.
+// lower case), min and max the range allowed, secret: never printed, url: credentials
+// in it are never printed, fileof: the file that holds that secret, verbatim: white
+// space around it counts (as in a secret), doc the one-line meaning.
 type Config struct {
 	// Engine says how the engine's event endpoints are found. auto is static
 	// when ENDPOINTS is set, else discovery. Conflicts: static without
 	// ENDPOINTS; another kind with them.
 	Engine string `env:"ENGINE" default:"auto" oneof:"auto vllm sglang openengine static" doc:"how the engine's event endpoints are found: auto, vllm, sglang, openengine, static. auto: static when ENDPOINTS is set, else what DISCOVERY_URL answers to"`
 	// DiscoveryURL is grpc, grpcs, http or https and host:port. Empty: the
-	// usual ports of this host are tried. Conflicts with ENGINE=static.
+	// usual ports of this host are tried. Conflicts with ENDPOINTS.
 	DiscoveryURL URL `env:"DISCOVERY_URL" shown:"grpc://127.0.0.1:50051, http://127.0.0.1:8000, :30000" url:"true" doc:"grpc://, grpcs://, http:// or https:// host:port of the engine, asked for its event endpoints"`
-	// DiscoveryToken is sent as a bearer token. Empty: none.
+	// DiscoveryToken is sent as a bearer token: printable ASCII. Empty: none.
 	DiscoveryToken     Secret `env:"DISCOVERY_TOKEN" secret:"true" doc:"bearer token for DISCOVERY_URL"`
 	DiscoveryTokenFile string `env:"DISCOVERY_TOKEN_FILE" fileof:"DISCOVERY_TOKEN" doc:"file that holds DISCOVERY_TOKEN"`
 	// Endpoints are the engine's PUB sockets. As written; Sources gives them per rank.
@@ -97,8 +98,9 @@ type Config struct {
 	// FirstRank with RANKS stays below 65536. Ports count by rank, not from here.
 	FirstRank int `env:"FIRST_RANK" default:"0" min:"0" max:"65535" doc:"number of the first data-parallel rank on this host"`
 	// Topic is matched as a prefix. Empty: what discovery says, else everything.
-	Topic string `env:"TOPIC" doc:"topic prefix to subscribe to; empty: what discovery says, else everything"`
-	// TopicExact drops messages whose topic is longer than TOPIC.
+	Topic string `env:"TOPIC" verbatim:"true" doc:"topic prefix to subscribe to; empty: what discovery says, else everything"`
+	// TopicExact drops messages whose topic is longer than TOPIC. With
+	// ENDPOINTS it needs one: nothing else says what the topic is.
 	TopicExact bool `env:"TOPIC_EXACT" default:"false" doc:"drop messages whose topic is not exactly TOPIC"`
 	// BlockSize is in tokens. 0: discovered, else learned from the first
 	// main-attention store.

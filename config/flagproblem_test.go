@@ -16,8 +16,9 @@ func TestFlagProblem(t *testing.T) {
 		"--json=x\"y": `--json="x\"y": want true or false`,
 		"--own=x":     `--own="x": of its own`,
 		"--wiat=5s":   "--wiat: no such flag; did you mean --wait?",
+		"--wiat2=x":   "arguments: want a flag as `kvrelay help x` lists them; this is none (not shown: it may be a secret)",
 		"--wait":      "--wait: want a value, as in --wait=…",
-		"--=x":        "flags: bad flag syntax: --=x",
+		"--=x":        "arguments: want flags as --name=value (not shown: it may be a secret)",
 	} {
 		fs := flag.NewFlagSet("x", flag.ContinueOnError)
 		fs.SetOutput(io.Discard)

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"flag"
-	"io"
 	"os"
 	"reflect"
 	"regexp"
@@ -55,7 +54,7 @@ func Load(fs *flag.FlagSet, args []string, names ...string) (*Config, error) {
 		return l.cfg, err
 	}
 	if len(names) == 0 && fs.NArg() > 0 {
-		l.add(l.surplus(fs.Arg(0)))
+		l.add(surplus(fs.Arg(0), flagBefore(fs, args[:len(args)-fs.NArg()])))
 	}
 	l.unknownVariables()
 	for _, f := range l.fields {
@@ -84,15 +83,33 @@ func (f field) set(text string) error {
 		f.value.SetZero()
 		return nil
 	}
+	if f.isPlain() {
+		text = strings.TrimSpace(text)
+	}
 	return f.typed().Set(text)
 }
 
-// fromEnv lets envconfig read one variable. It is asked variable by variable,
-// since it ends at the first error, and only for those that hold something.
+// fromEnv reads one variable, if it holds something.
 func (l *loader) fromEnv(f field) {
 	text := os.Getenv(f.Var)
 	if text == "" {
 		return
+	}
+	if err := f.process(text); err != nil {
+		// A flag that wins makes the variable's value irrelevant.
+		if _, ok := l.flags[f.Name]; !ok {
+			l.problem(f, f.Var, text, want(f, err))
+		}
+		return
+	}
+	l.cfg.origins[f.Name], l.texts[f.Name] = FromEnv, text
+}
+
+// process lets envconfig read one variable, which holds text. It is asked
+// variable by variable, since it ends at the first error.
+func (f field) process(text string) error {
+	if f.isPlain() && strings.TrimSpace(text) != text {
+		return f.set(text) // envconfig takes no white space around numbers
 	}
 	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.value.Type()}}))
 	if err := envconfig.Process(Prefix, one.Interface()); err != nil {
@@ -100,14 +117,10 @@ func (l *loader) fromEnv(f field) {
 		if errors.As(err, &parse) {
 			err = parse.Err
 		}
-		// A flag that wins makes the variable's value irrelevant.
-		if _, ok := l.flags[f.Name]; !ok {
-			l.problem(f, f.Var, text, want(f, err))
-		}
-		return
+		return err
 	}
 	f.value.Set(one.Elem().Field(0))
-	l.cfg.origins[f.Name], l.texts[f.Name] = FromEnv, text
+	return nil
 }
 
 // fromFlag takes the flag's value, which wins. An empty one means the default.
@@ -166,60 +179,6 @@ func (l *loader) problemOf(name, want string) {
 	l.add(p)
 }
 
-// parseFlags parses args with the settings' flags added to fs. Values are only
-// gathered here, and parsing goes on behind a flag that does not exist, so
-// that all is said at once.
-func (l *loader) parseFlags(fs *flag.FlagSet, args []string) error {
-	for _, f := range l.fields {
-		gather := func(text string) error { l.flags[f.Name] = text; return nil }
-		if f.value.Kind() == reflect.Bool {
-			fs.BoolFunc(f.Flag, f.Meaning, gather)
-		} else {
-			fs.Func(f.Flag, f.Meaning, gather)
-		}
-	}
-	fs.Init(fs.Name(), flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	for {
-		err := fs.Parse(args)
-		if err == nil || errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		rest := fs.Args()
-		l.add(FlagProblem(fs, err))
-		if noSuchFlag.MatchString(err.Error()) {
-			// What follows is most likely its value, and may be a secret.
-			inline := strings.Contains(args[len(args)-len(rest)-1], "=")
-			if !inline && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
-				rest = rest[1:]
-			}
-		}
-		args = rest
-	}
-}
-
-// suggest is `; did you mean --x?`, or "".
-func suggest(fs *flag.FlagSet, name string) string {
-	var names []string
-	fs.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	if near := Nearest(strings.ToLower(name), names); near != "" {
-		return "; did you mean --" + near + "?"
-	}
-	return ""
-}
-
-// surplus is an argument that belongs to no flag. It is shown unless it may be
-// a piece of a secret that was written without quotes.
-func (l *loader) surplus(arg string) Problem {
-	for _, f := range l.fields {
-		if _, ok := l.flags[f.Name]; ok && (f.Secret || f.isURL) {
-			return Problem{Name: "arguments", Want: "want settings as --name=value only; something else follows"}
-		}
-	}
-	return Problem{Name: "argument", Value: arg, Has: true, Want: "want settings as --name=value only"}
-}
-
 // serviceLink matches the variables by which Kubernetes tells a pod of the
 // services of its namespace, with their values: a service called kvrelay or
 // kvrelay-x is no typing error. KVRELAY_ADMIN_PORT=9558 is one.
@@ -242,7 +201,7 @@ func (l *loader) unknownVariables() {
 	slices.Sort(unknown)
 	for _, name := range unknown {
 		say := "no such setting; `kvrelay config` lists them"
-		if near := Nearest(strings.TrimPrefix(name, Prefix+"_"), allNames()); near != "" {
+		if near := Nearest(strings.ToUpper(strings.TrimPrefix(name, Prefix+"_")), allNames()); near != "" {
 			say = "no such setting; did you mean " + Prefix + "_" + near + "?"
 		}
 		l.add(Problem{Name: name, Want: say}) // without its value: it may be a secret

@@ -223,7 +223,8 @@ func TestUnknownVariable(t *testing.T) {
 		"ENDPOINT":     "did you mean KVRELAY_ENDPOINTS?",
 		"NATS_PASWORD": "did you mean KVRELAY_NATS_PASSWORD?",
 		"NATS_USRE":    "did you mean KVRELAY_NATS_USER?",
-		"nats_url":     "`kvrelay config` lists them",
+		"nats_url":     "did you mean KVRELAY_NATS_URL?",
+		"Nats_Usr":     "did you mean KVRELAY_NATS_USER?",
 		"XYZZY_PLUGH":  "`kvrelay config` lists them",
 		"ADMIN_PORT":   "no such setting",
 		"PORT":         "no such setting",
@@ -248,7 +249,7 @@ func TestServiceLinksAreNoTypos(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	clean(t, static)
-	if got := problems(t, "--ranks", "1", "run"); len(got) != 1 || !strings.Contains(got[0], `"run"`) {
+	if got := problems(t, "--ranks", "1", "run"); len(got) != 1 || !strings.HasPrefix(got[0], "behind --ranks: ") {
 		t.Errorf("got %q", got)
 	}
 	if got := problems(t, "--ranks"); len(got) != 1 || got[0] != "--ranks: want a value, as in --ranks=…" {

@@ -38,6 +38,17 @@ func (l *loader) secretFiles() {
 	}
 }
 
+// checkSecret: a secret is one line, as its file is. A bearer token is a part
+// of a header as well, which HTTP and gRPC refuse with other characters in it.
+func (l *loader) checkSecret(name string, secret Secret) {
+	switch {
+	case strings.ContainsAny(string(secret), "\r\n\x00"):
+		l.problemOf(l.secretName(name), "want it on one line, without a line break at its end")
+	case name == "DISCOVERY_TOKEN" && strings.ContainsFunc(string(secret), func(r rune) bool { return r < ' ' || r > '~' }):
+		l.problemOf(l.secretName(name), "want a token of printable ASCII characters")
+	}
+}
+
 // readSecret reads a file of one line. Its errors never quote the content.
 func readSecret(path string) (string, error) {
 	file, err := os.Open(path)

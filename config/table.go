@@ -34,7 +34,8 @@ const (
 )
 
 // Value is a setting with the value in force, fit to be shown: a secret is
-// masked, and so are credentials in addresses.
+// masked, and so are credentials in addresses. Origin is $NAME where the default
+// is another program's variable of that name.
 type Value struct {
 	Setting `json:"-"`
 	Name    string `json:"name"`
@@ -51,6 +52,7 @@ type field struct {
 	min, max string
 	isURL    bool
 	fileOf   string
+	verbatim bool
 }
 
 // fields are the settings of c in the order of the struct.
@@ -73,13 +75,14 @@ func fields(c *Config) []field {
 				Meaning: tag.Get("doc"),
 				Secret:  tag.Get("secret") == "true",
 			},
-			value:  v.Field(i),
-			def:    tag.Get("default"),
-			oneof:  strings.Fields(tag.Get("oneof")),
-			min:    tag.Get("min"),
-			max:    tag.Get("max"),
-			isURL:  tag.Get("url") == "true",
-			fileOf: tag.Get("fileof"),
+			value:    v.Field(i),
+			def:      tag.Get("default"),
+			oneof:    strings.Fields(tag.Get("oneof")),
+			min:      tag.Get("min"),
+			max:      tag.Get("max"),
+			isURL:    tag.Get("url") == "true",
+			fileOf:   tag.Get("fileof"),
+			verbatim: tag.Get("verbatim") == "true",
 		}
 		if shown := tag.Get("shown"); shown != "" {
 			f.Default = shown
@@ -104,11 +107,10 @@ func (c *Config) Masked() []Value {
 	all := fields(c)
 	values := make([]Value, len(all))
 	for i, f := range all {
-		origin := c.origins[f.Name]
-		if origin == "" {
-			origin = FromDefault
+		values[i] = Value{Setting: f.Setting, Name: f.Name, Text: f.mask(f.text()), Origin: c.Origin(f.Name)}
+		if strings.HasPrefix(f.def, "$") && values[i].Origin == FromDefault && values[i].Text != "" && f.defaultText() != "" {
+			values[i].Origin = Origin(f.def)
 		}
-		values[i] = Value{Setting: f.Setting, Name: f.Name, Text: f.mask(f.text()), Origin: origin}
 	}
 	return values
 }
@@ -158,11 +160,23 @@ func (f field) defaultText() string {
 	return f.def
 }
 
-// normalize brings a word from a closed list to lower case.
+// isPlain says whether the field is a number, a duration or yes or no.
+func (f field) isPlain() bool {
+	_, own := f.value.Addr().Interface().(flag.Value)
+	return !own && f.value.Kind() != reflect.String
+}
+
+// normalize takes the white space around a text away, since nobody means it,
+// and brings a word from a closed list to lower case.
 func (f field) normalize() {
-	if len(f.oneof) > 0 {
-		f.value.SetString(strings.ToLower(strings.TrimSpace(f.value.String())))
+	if f.value.Kind() != reflect.String || f.Secret || f.verbatim {
+		return
 	}
+	text := strings.TrimSpace(f.value.String())
+	if len(f.oneof) > 0 {
+		text = strings.ToLower(text)
+	}
+	f.value.SetString(text)
 }
 
 // inRange says whether the value is among those allowed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -96,9 +97,6 @@ func (o Optional[T]) String() string {
 	return strconv.FormatUint(uint64(o.Value), 10)
 }
 
-// masked stands for what is not shown.
-const masked = "****"
-
 // Secret is text that no way of printing shows; string(s) is the text itself.
 type Secret string
 
@@ -164,25 +162,6 @@ func (u URLs) GoString() string { return strconv.Quote(u.String()) }
 // MarshalText is the masked list, for JSON and logs.
 func (u URLs) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// maskURLs hides what stands before an @ in each of a list of addresses: a
-// password, or a token that stands where a user would. Text that is no address
-// is treated alike, since a mistyped address may hold a password too.
-func maskURLs(text string) string {
-	items := strings.Split(text, ",")
-	for i, item := range items {
-		at := strings.LastIndexByte(item, '@')
-		if at < 0 {
-			continue
-		}
-		head := ""
-		if scheme := strings.Index(item[:at], "://"); scheme >= 0 {
-			head = item[:scheme+len("://")]
-		}
-		items[i] = head + masked + item[at:]
-	}
-	return strings.Join(items, ",")
-}
-
 // splitList splits at commas and trims; empty items are refused, since they
 // are more often a variable that was not filled in than meant.
 func splitList(text string) ([]string, error) {
@@ -218,8 +197,10 @@ func checkURL(text string, portNeeded, credentials bool, schemes ...string) erro
 		known = known || u.Scheme == s
 	}
 	switch port, err := strconv.Atoi(u.Port()); {
-	case !known:
+	case !known && slices.Contains(knownSchemes, u.Scheme):
 		return want(fmt.Sprintf("the scheme is %q", u.Scheme))
+	case !known:
+		return want("the scheme is another") // or a piece of a password
 	case u.User != nil && !credentials:
 		return want("it takes no user or password")
 	case u.Hostname() == "":

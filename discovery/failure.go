@@ -66,7 +66,7 @@ func ofConnection(err error) *failure {
 		return failf(unreachable, "no answer within %s", callTimeout)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return failf(unreachable, "it closed the connection")
-	case strings.Contains(err.Error(), "malformed HTTP"):
+	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFailLocked"): // it spoke before it was asked
 		return failf(broken, "it does not speak HTTP/1.1: is its port one for gRPC or TLS?")
 	}
 	return failf(unreachable, "%s", clean(err.Error()))

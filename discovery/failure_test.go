@@ -297,3 +297,10 @@ func TestOfConnection(t *testing.T) {
 		}
 	}
 }
+
+// A gRPC server may greet before the question is sent: net/http then has other words.
+func TestGreetedBeforeAsking(t *testing.T) {
+	if f := ofConnection(errors.New(`Get "http://h:1/x": readLoopPeekFailLocked: %!w(<nil>)`)); f.class != broken || !strings.HasPrefix(f.text, "it does not speak HTTP/1.1") {
+		t.Errorf("class %d: %s", f.class, f.text)
+	}
+}

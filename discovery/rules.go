@@ -21,6 +21,7 @@ type outcome struct {
 	sources  []Source // by rank
 	refused  []Refusal
 	warnings []string
+	unchosen string // why there are no sources although some are listed: none is chosen; "": not so
 }
 
 // resolver applies the rules to one answer. It is pure but for the look at
@@ -124,12 +125,23 @@ func (r *resolver) usable() (list []advertised) {
 // chosen are the sources of the ranks that Options choose.
 func (r *resolver) chosen(all []advertised) []advertised {
 	want := span{r.o.FirstRank, r.o.Ranks}
-	listed := len(all)
-	all = slices.DeleteFunc(all, func(a advertised) bool { return !want.has(a.rank) })
-	if listed > 0 && len(all) == 0 {
-		r.warnings = append(r.warnings, fmt.Sprintf("RANKS and FIRST_RANK choose %s, and the engine has none of them", want))
+	chosen := slices.DeleteFunc(slices.Clone(all), func(a advertised) bool { return !want.has(a.rank) })
+	if len(all) > 0 && len(chosen) == 0 {
+		r.unchosen = fmt.Sprintf("the engine lists sources, %s, and none of them is chosen: FIRST_RANK and RANKS choose %s", rankText(all), want)
 	}
-	return all
+	return chosen
+}
+
+// rankText says of which ranks the sources are.
+func rankText(list []advertised) string {
+	low, high := list[0].rank, list[0].rank
+	for _, a := range list {
+		low, high = min(low, a.rank), max(high, a.rank)
+	}
+	if low == high {
+		return fmt.Sprintf("all of rank %d", low)
+	}
+	return fmt.Sprintf("of ranks from %d to %d", low, high)
 }
 
 // readable says why a source cannot be subscribed to, whatever its address.

@@ -41,6 +41,7 @@ func TestRules(t *testing.T) {
 		want     []string // sources
 		refused  []string
 		warnings []string
+		unchosen string
 	}{
 		{name: "plain", list: list{zmq(0, "tcp://10.0.0.7:5557", "tcp://10.0.0.7:5558")}, want: []string{"0 tcp://10.0.0.7:5557 tcp://10.0.0.7:5558 - 0/1"}},
 		{name: "nothing"},
@@ -176,7 +177,7 @@ func TestRules(t *testing.T) {
 		{name: "a block size beyond belief", a: answer{blockSize: 1 << 21}, list: list{zmq(0, "tcp://h:1", "")}, want: []string{"0 tcp://h:1 - - 0/1"},
 			warnings: []string{"rank 0 at tcp://h:1: a block size of 2097152 is not believed: want at most 1048576 tokens"}},
 		{name: "some of the ranks", o: Options{Ranks: 2, FirstRank: 1}, a: answer{ranks: 4}, list: many(4), want: []string{"1 tcp://h:1001 - - 0/4", "2 tcp://h:1002 - - 0/4"}},
-		{name: "none of the ranks", o: Options{Ranks: 2, FirstRank: 4}, list: many(2), warnings: []string{"RANKS and FIRST_RANK choose ranks 4 to 5, and the engine has none of them"}},
+		{name: "none of the ranks", o: Options{Ranks: 2, FirstRank: 4}, list: many(2), unchosen: "the engine lists sources, of ranks from 0 to 1, and none of them is chosen: FIRST_RANK and RANKS choose ranks 4 to 5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at, err := parseTarget(or(c.at, "grpc://10.0.0.5:50051"))
@@ -185,6 +186,9 @@ func TestRules(t *testing.T) {
 			}
 			c.a.kind, c.a.version, c.a.list = KindVLLM, "1.2", c.list
 			got := resolve(&c.a, at, &c.o)
+			if got.unchosen != c.unchosen {
+				t.Errorf("unchosen %q", got.unchosen)
+			}
 			var sources, refused []string
 			for _, s := range got.sources {
 				sources = append(sources, short(s))

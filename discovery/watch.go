@@ -27,6 +27,8 @@ type watcher struct {
 	partials int // answers in a row that lacked something
 	asked    time.Time
 	delay    time.Duration
+	pause    time.Duration // at least this between an answer and the next question
+	taken    time.Time     // when an answer last took a source back
 	failing  bool
 	words    words
 }
@@ -63,7 +65,11 @@ func (w *watcher) next(changed bool) {
 // brings it forward; while the engine does not answer, asking more often would
 // not bring it back.
 func (w *watcher) wait(ctx context.Context) bool {
-	timer := time.NewTimer(w.delay - rand.N(w.delay/4+1))
+	delay, gap := w.delay, minGap
+	if !w.failing { // what comes up after a failure has nothing to take back that lives
+		delay, gap = max(delay, w.pause), max(gap, w.pause)
+	}
+	timer := time.NewTimer(delay - rand.N(delay/4+1))
 	defer timer.Stop()
 	for {
 		select {
@@ -74,7 +80,7 @@ func (w *watcher) wait(ctx context.Context) bool {
 		case <-w.d.lost:
 			if !w.failing {
 				w.delay = minDelay
-				timer.Reset(max(0, minGap-time.Since(w.asked)))
+				timer.Reset(max(0, gap-time.Since(w.asked)))
 			}
 		}
 	}
@@ -137,12 +143,15 @@ func (w *watcher) answered(a *answer, o outcome) (changed bool) {
 	awaiting := ""
 	switch {
 	case len(next) > 0:
+	case o.unchosen != "":
+		awaiting = o.unchosen
 	case len(o.refused) > 0:
 		awaiting = "none of the engine's sources can be used"
 	default:
 		awaiting = a.nothing()
 	}
 	w.words.answered(now, a, o, next, awaiting, changed)
+	w.pace(now, takesBack(w.told, next), o.engine)
 	w.d.set(func(s *State) {
 		s.Asked++
 		s.Kind, s.Version, s.Instance, s.Role = a.kind, a.version, a.instance, a.role
@@ -156,33 +165,4 @@ func (w *watcher) answered(a *answer, o outcome) (changed bool) {
 		w.update(slices.Clone(next))
 	}
 	return changed || first
-}
-
-// settle keeps a told Source where the new one is the same stream and merely
-// says more or less about it: a change would end the stream and clear what it
-// published.
-func settle(told, next []Source) []Source {
-	next = slices.Clone(next)
-	for i, n := range next {
-		for _, t := range told {
-			m := n
-			m.Engine = t.Engine // two addresses of one engine
-			m.BlockSize = known(t.BlockSize, n.BlockSize)
-			m.Ranks = known(t.Ranks, n.Ranks)
-			m.Version = known(t.Version, n.Version)
-			if m == t {
-				next[i] = t
-			}
-		}
-	}
-	return next
-}
-
-// known is the old value where one of the two says nothing, else the new one.
-func known[T comparable](old, now T) T {
-	var nothing T
-	if old == nothing || now == nothing {
-		return old
-	}
-	return now
 }

@@ -109,6 +109,22 @@ func TestSourcesChange(t *testing.T) {
 	})
 }
 
+// An engine whose ranks are all left to other relays is not said to publish nothing.
+func TestNoneIsChosen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := watch(t, Options{URL: "http://h:1", FirstRank: 8, Ranks: 1}, "vllm")
+		defer s.stop()
+		s.logged()
+		s.tells("vllm", has(one("tcp://*:1")))
+		s.after(time.Minute)
+		const text = "the engine lists sources, all of rank 0, and none of them is chosen: FIRST_RANK and RANKS choose rank 8 alone"
+		s.says(`level=WARN msg="` + text + `" engine=u kind=vllm`)
+		if st := s.d.State(); st.Awaiting != text || len(st.Warnings) != 0 {
+			t.Errorf("state %+v", st)
+		}
+	})
+}
+
 // A decode engine is no trouble.
 func TestDecodeEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -156,9 +156,7 @@ func (s *Stream) rank(rank uint32) *rankState {
 	if c.BlockSize == 0 {
 		c.BlockSize = uint64(s.src.BlockSize)
 	}
-	// Not in a stream: it has a subject a rank, which routers up to Dynamo 1.3 do not
-	// read, and a resumption needs a `cleared` that stands alone.
-	c.RemovesForCleared = s.r.o.Profile == sinks.DynamoSingle && s.src.Ranks > 1 && s.r.o.Publisher.Kind() != sinks.JetStream
+	c.RemovesForCleared = s.src.Ranks > 1 && s.r.needsRanks()
 	rs := &rankState{rank: rank, conv: convert.New(c), outbox: own.outbox, owned: own, print: s.fingerprint(c)}
 	s.ranks = append(s.ranks, rs)
 	own.holder.Store(&held{s, rs})

@@ -90,7 +90,7 @@ func (t *story) mixed(s *Stream) {
 // a stream stays silent.
 func (t *story) otherTopic(s *Stream, topic []byte) {
 	if t.filtered++; t.filtered == 1 {
-		s.log.Warn("the engine's batches have another topic than TOPIC asks for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
+		s.log.Warn("the engine's batches have another topic than TOPIC and TOPIC_EXACT ask for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
 	}
 }
 

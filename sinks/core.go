@@ -293,7 +293,7 @@ func (p *Publisher) publishError(err error) error {
 	case err == nil:
 		return errors.New("NATS closed the connection")
 	case errors.Is(err, nats.ErrPermissionViolation):
-		return fmt.Errorf("NATS does not let %s publish (%w): allow the subject there, or check %s", p.o.Auth.what(), err, p.o.Auth.settings())
+		return fmt.Errorf("NATS does not let %s publish (%w): allow the subject there, or check %s", p.o.Auth.what(p.o.Servers...), err, p.o.Auth.settings(p.o.Servers...))
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("a message exceeds max_payload, which has shrunk (%w)", err)
 	case errors.Is(err, nats.ErrHeadersNotSupported):

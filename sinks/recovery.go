@@ -113,11 +113,11 @@ func (r *recovery) respond(req micro.Request, maxPayload int64) {
 
 // ask makes the answer to a request's body. Its error is a *refusal.
 func (r *recovery) ask(body []byte, limit int) (reply, error) {
-	var q question
+	q := new(question)
 	switch {
 	case len(body) > maxRequest:
 		return reply{}, &refusal{400, fmt.Sprintf("the request is longer than %d bytes", maxRequest)}
-	case len(body) > 0 && json.Unmarshal(body, &q) != nil:
+	case len(body) > 0 && (json.Unmarshal(body, &q) != nil || q == nil): // nil: the body is null
 		return reply{}, &refusal{400, `the request is no JSON object {"publisher_id":P,"from":id} or {"snapshot":token,"part":k}`}
 	case q.Snapshot != "" && (q.Part == nil || *q.Part < 0):
 		return reply{}, &refusal{400, "part is missing or negative"}

@@ -170,6 +170,7 @@ func TestRecoveryAnswers(t *testing.T) {
 	}
 	code("400", []byte("{"))
 	code("400", []byte(`[1]`))
+	code("400", []byte(" null\n"))
 	code("400", make([]byte, maxRequest+1))
 	code("400", obj{"snapshot": "x"})
 	code("400", obj{"part": 1})

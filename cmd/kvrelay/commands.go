@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/kvrelay/kvrelay/config"
@@ -48,6 +49,9 @@ func commands() []command {
 	}
 }
 
+// wordLike is what a command may be mistyped as.
+var wordLike = regexp.MustCompile(`^[A-Za-z-]+$`)
+
 // dispatch runs the command that args name; without one, run.
 func dispatch(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	name := "run"
@@ -74,7 +78,11 @@ func dispatch(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 		}
 		names = append(names, c.name)
 	}
-	fmt.Fprintf(stderr, "kvrelay: %q is no command", name)
+	if wordLike.MatchString(name) {
+		fmt.Fprintf(stderr, "kvrelay: %q is no command", name)
+	} else { // an address with a password, perhaps
+		fmt.Fprint(stderr, "kvrelay: the first argument is no command")
+	}
 	if near := config.Nearest(strings.ToLower(name), names); near != "" {
 		fmt.Fprintf(stderr, "; did you mean %q?", near)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,7 +15,10 @@ func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go obey(signals, stop, os.Exit) // lives as long as the process
+	go obey(signals, stop, func(code int) { // lives as long as the process
+		fmt.Fprintln(os.Stderr, "kvrelay: a second signal: ended at once, whatever NATS has not confirmed")
+		os.Exit(code)
+	})
 	os.Exit(dispatch(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

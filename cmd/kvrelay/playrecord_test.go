@@ -131,7 +131,12 @@ func TestRecordRefuses(t *testing.T) {
 	} {
 		refused(t, runRecord, exitUsage, says, args...)
 	}
+	refused(t, runRecord, exitUsage, "bad endpoint", "tcp://127.0.0.1:1", filepath.Join(dir, "new"), "--replay=nonsense")
 	refused(t, runRecord, exitFailed, "file exists", "tcp://127.0.0.1:1", there)
+	refused(t, runRecord, exitFailed, "file exists", "tcp://127.0.0.1:1", filepath.Join(dir, "new"), "--replay=tcp://127.0.0.1:1", "--transcript", there)
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("a refused command leaves files in the way of the next: %v, %v", files, err)
+	}
 }
 
 // TestRecordWaits: an engine that is not there is waited for; the file is whole.

@@ -1,17 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/kvrelay/kvrelay/internal/capture"
 	"github.com/kvrelay/kvrelay/internal/capture/record"
-	"github.com/kvrelay/kvrelay/internal/zmtp"
 )
 
 const recordHelp = `
@@ -59,13 +60,13 @@ func runRecord(ctx context.Context, args []string, _ io.Reader, stdout, stderr i
 		return usage(fmt.Errorf("--rank=%d: want 0 to 65535", *rank))
 	}
 	o.Endpoint, o.Log = rest[0], slog.New(slog.NewTextHandler(stderr, nil))
+	if err := record.Check(o); err != nil { // before there are files
+		return usage(err)
+	}
 	meta.Topic, meta.DPRank = o.Topic, uint32(*rank)
 	ctx, stop := bounded(ctx, *length)
 	defer stop()
 	stats, err := recordTo(ctx, o, &meta, rest[1], *exchanges)
-	if errors.Is(err, zmtp.ErrEndpoint) {
-		return usage(err)
-	}
 	if err != nil {
 		return fail(stderr, "record", err)
 	}
@@ -75,18 +76,20 @@ func runRecord(ctx context.Context, args []string, _ io.Reader, stdout, stderr i
 }
 
 // recordTo records into the files, which are whole afterwards whatever ended it.
+// Of its errors the first is returned: after a failed write the others repeat it.
 func recordTo(ctx context.Context, o record.Options, meta *capture.Meta, path, exchanges string) (stats record.Stats, err error) {
 	w, err := capture.Create(path, meta)
 	if err != nil {
 		return stats, err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
+	defer func() { err = cmp.Or(err, w.Close()) }()
 	var transcript *capture.Writer
 	if exchanges != "" {
 		if transcript, err = capture.Create(exchanges, meta); err != nil {
+			_ = os.Remove(path) // nothing is in it yet, and it would be in the way of the next try
 			return stats, err
 		}
-		defer func() { err = errors.Join(err, transcript.Close()) }()
+		defer func() { err = cmp.Or(err, transcript.Close()) }()
 	}
 	began := time.Now()
 	stats, err = record.Run(ctx, o, w, transcript)

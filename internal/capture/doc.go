@@ -52,6 +52,9 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrFormat is wrapped when a line is not what the format says.
 	ErrFormat = errors.New("not a capture line")
+	// ErrTorn is wrapped when a capture ends in the middle of a line: its recorder
+	// was killed, or its disk was full. Everything before that line has been read.
+	ErrTorn = errors.New("the capture ends here, in the middle of a line")
 )
 
 // Error says where in a capture something was wrong. It never quotes the
@@ -59,7 +62,7 @@ var (
 type Error struct {
 	File string // the path, or the name given to NewReader
 	Line int    // from 1; the line being read when it happened
-	Err  error  // wraps ErrTooLarge, ErrFormat, or an error of reading
+	Err  error  // wraps ErrTooLarge, ErrFormat, ErrTorn, or an error of reading
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("capture %s:%d: %v", e.File, e.Line, e.Err) }

@@ -22,6 +22,7 @@ type Reader struct {
 	line   int
 	buf    []byte
 	closer []io.Closer
+	last   bool  // the line read last has no end
 	err    error // a reading that failed stays failed
 }
 
@@ -160,6 +161,9 @@ func (r *Reader) entry() (entry, error) {
 	}
 	var e entry
 	if err := json.Unmarshal(line, &e); err != nil {
+		if r.last && isBeginning(line) {
+			return entry{}, r.fail(ErrTorn)
+		}
 		return entry{}, r.fail(sanitized(err))
 	}
 	if e.Frames == nil && e.Request == nil {
@@ -207,14 +211,19 @@ func (r *Reader) next() ([]byte, error) {
 			if errors.Is(err, bufio.ErrBufferFull) {
 				continue
 			}
-			if err != nil && !errors.Is(err, io.EOF) {
+			cut := errors.Is(err, io.ErrUnexpectedEOF) // gzip's: there is no more, and there was
+			if err != nil && !errors.Is(err, io.EOF) && !cut {
 				return nil, r.fail(err)
+			}
+			if cut && len(r.buf) == 0 {
+				return nil, r.fail(ErrTorn)
 			}
 			if err != nil && len(r.buf) == 0 {
 				r.line--
 				r.err = io.EOF
 				return nil, io.EOF
 			}
+			r.last = err != nil
 			break
 		}
 		if line := bytes.TrimSpace(r.buf); len(line) > 0 {
@@ -226,6 +235,12 @@ func (r *Reader) next() ([]byte, error) {
 func (r *Reader) fail(err error) error {
 	r.err = &Error{File: r.name, Line: r.line, Err: err}
 	return r.err
+}
+
+// isBeginning says whether line is valid JSON as far as it goes.
+func isBeginning(line []byte) bool {
+	var v json.RawMessage
+	return errors.Is(json.NewDecoder(bytes.NewReader(line)).Decode(&v), io.ErrUnexpectedEOF)
 }
 
 // sanitized is a JSON error without values of the line in it: encoding/json

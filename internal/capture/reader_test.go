@@ -194,7 +194,10 @@ func TestRefuses(t *testing.T) {
 		"odd hex":             {meta + "\n\n" + `{"frames":["","` + secret + `1"]}`, 4, ErrFormat, "frame 1 is no hex"},
 		"no hex":              {meta + `{"frames":["xy"]}`, 2, ErrFormat, "frame 0 is no hex"},
 		"reply no hex":        {meta + `{"request":[],"replies":[["0"]]}`, 2, ErrFormat, "frame 0 is no hex"},
-		"cut line":            {meta + `{"frames":["00"`, 2, ErrFormat, "JSON broken"},
+		"cut line":            {meta + `{"frames":["00"` + "\n" + `{"frames":["00"]}` + "\n", 2, ErrFormat, "JSON broken"},
+		"torn last line":      {meta + `{"frames":["00"]}` + "\n" + `{"frames":["0`, 3, ErrTorn, "ends here, in the middle of a line"},
+		"broken last line":    {meta + `{"frames":["00"]}` + "\n" + `frames`, 3, ErrFormat, "JSON broken"},
+		"torn meta":           {`{"engine":"vl`, 1, ErrFormat, "JSON broken"},
 		"too many frames":     {meta + `{"frames":["","","",""]}`, 2, ErrTooLarge, "4 frames in a message, at most 3"},
 		"long line":           {meta + `{"frames":["` + strings.Repeat("0", 200) + `"]}`, 2, ErrTooLarge, "line longer than 200 bytes"},
 		"long line, no end":   {meta + strings.Repeat(" ", 300), 2, ErrTooLarge, "line longer than 200 bytes"},
@@ -270,7 +273,7 @@ func TestGzip(t *testing.T) {
 	if err := drain(bytes.NewReader(whole), Limits{}); err != nil {
 		t.Errorf("whole: %v", err)
 	}
-	if err := drain(bytes.NewReader(whole[:len(whole)-9]), Limits{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := drain(bytes.NewReader(whole[:len(whole)-9]), Limits{}); !errors.Is(err, ErrTorn) {
 		t.Errorf("truncated: %v", err)
 	}
 	bomb := gzipped(t, meta+strings.Repeat("\n", 10<<20))

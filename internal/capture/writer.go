@@ -2,6 +2,8 @@ package capture
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
@@ -25,7 +27,7 @@ type Writer struct {
 // Create makes a new file at path and writes meta; a name that ends in .gz is
 // compressed. A file that exists is not overwritten: the error wraps fs.ErrExist.
 func Create(path string, meta *Meta) (*Writer, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("creating capture: %w", err)
 	}
@@ -144,18 +146,43 @@ func (w *Writer) Flush() error {
 }
 
 // Close flushes and closes the file that Create made. It reports the first
-// error of the whole writing: nil means that the capture is complete.
+// error of the whole writing: nil means that the capture is complete. After a
+// failed write the file ends with its last whole line; a compressed one cannot
+// be cut there, and reading it ends with ErrTorn.
 func (w *Writer) Close() error {
 	err := w.Flush()
 	if w.z != nil {
-		err = errors.Join(err, w.z.Close())
+		err = cmp.Or(err, w.z.Close()) // after a failed write it repeats that error
 	}
 	if w.f != nil {
-		err = errors.Join(err, w.f.Close())
+		if err != nil && w.z == nil {
+			_ = cutBack(w.f) // what stays is read all the same
+		}
+		err = cmp.Or(err, w.f.Close())
 	}
 	w.z, w.f = nil, nil
 	if w.err == nil {
 		w.err = errors.New("writing capture: closed")
 	}
 	return err
+}
+
+// cutBack ends a file behind its last whole line. One without any stays.
+func cutBack(f *os.File) error {
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for end > 0 {
+		part := buf[:min(end, int64(len(buf)))]
+		end -= int64(len(part))
+		if _, err := f.ReadAt(part, end); err != nil {
+			return err
+		}
+		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
+			return f.Truncate(end + int64(i) + 1)
+		}
+	}
+	return nil
 }

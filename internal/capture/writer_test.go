@@ -2,7 +2,10 @@ package capture
 
 import (
 	"bytes"
+	"compress/gzip"
+	"encoding/binary"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -122,5 +125,74 @@ func TestWriterKeepsError(t *testing.T) {
 	}
 	if err := w.Close(); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("Close after it: %v", err)
+	}
+}
+
+// fullDisk takes so many bytes and then no more.
+type fullDisk struct {
+	f    *os.File
+	left int
+}
+
+var errFull = errors.New("the disk is full")
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	n, err := d.f.Write(b[:min(len(b), d.left)])
+	if d.left -= n; err == nil && n < len(b) {
+		err = errFull
+	}
+	return n, err
+}
+
+// TestFullDisk: the error is said once, and what is in the file can be read.
+func TestFullDisk(t *testing.T) {
+	for name, room := range map[string]int{"plain": 150_000, "plain, one long line": 300_000, "packed": 3000} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x")
+			f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			disk := &fullDisk{f, room}
+			var dst io.Writer = disk
+			var z *gzip.Writer
+			if name == "packed" {
+				z = gzip.NewWriter(disk)
+				dst = z
+			}
+			w, err := NewWriter(dst, &Meta{Engine: "vllm"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.f, w.z = f, z
+			payload := make([]byte, 1000)
+			if name == "plain, one long line" {
+				payload = make([]byte, 100_000)
+			}
+			for i := 0; err == nil; i++ {
+				binary.BigEndian.PutUint64(payload, uint64(i)*0x9e3779b97f4a7c15)
+				if err = w.Write(Message{Frames: [][]byte{payload}}); err == nil && i%10 == 0 {
+					err = w.Flush()
+				}
+			}
+			if !errors.Is(err, errFull) {
+				t.Fatal(err)
+			}
+			if again := w.Close(); again == nil || again.Error() != err.Error() {
+				t.Errorf("Write: %v; Close: %v", err, again)
+			}
+			r, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			n := 0
+			for ; err == nil; n++ {
+				_, err = r.Next()
+			}
+			if want := map[bool]error{false: io.EOF, true: ErrTorn}[name == "packed"]; !errors.Is(err, want) || n < 2 {
+				t.Errorf("after %d messages: %v, want %v", n-1, err, want)
+			}
+		})
 	}
 }

@@ -29,6 +29,10 @@ func File(path string, c convert.Config) (*Report, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		if errors.Is(err, capture.ErrTorn) {
+			rep.Doubts = append(rep.Doubts, err.Error())
+			break
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +76,7 @@ func (s *Stream) transcript(path string) error {
 	defer func() { _ = r.Close() }() // only read
 	for {
 		x, err := r.NextExchange()
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, capture.ErrTorn) { // the latter File has said
 			return nil
 		}
 		if err != nil {

@@ -162,6 +162,11 @@ type PromptOptions struct {
 	Rank   int        // index of the rank, from 0
 	Report ReportMode // "": as Options.Report
 	Answer int        // tokens to generate
+
+	// bySteps: the prompt and each token of the answer are steps with a batch
+	// of their own, as with a client. Readers tell full reporting from
+	// incremental by what stands in one batch.
+	bySteps bool
 }
 
 // Prompt runs a whole request: it looks up what is cached, stores the rest and
@@ -178,7 +183,7 @@ func (e *Engine) complete(tokens []uint32, p PromptOptions) (int, []uint32, erro
 		return 0, nil, fmt.Errorf("mockengine: no rank with index %d", p.Rank)
 	}
 	def(&p.Report, e.o.Report)
-	return e.ranks[p.Rank].complete(tokens, p.Report, p.Answer)
+	return e.ranks[p.Rank].complete(tokens, p.Report, p.Answer, p.bySteps)
 }
 
 // Step is one scheduler step of every rank; it returns how many batches left.

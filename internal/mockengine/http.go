@@ -32,9 +32,10 @@ const (
 //	GET  /health
 //	GET  /mock/state          what each rank holds, for tests
 //
-// and discovery as d says. A completion's events leave at once, as one batch
-// of its rank: the one of the header X-Data-Parallel-Rank, else the one with
-// the longest hit. usage.prompt_tokens_details.cached_tokens is the hit.
+// and discovery as d says. A completion's events leave at once, in a batch of
+// the prompt's blocks and one for each block of the answer, as a scheduler's
+// steps do. Its rank is the one of the header X-Data-Parallel-Rank, else the
+// one with the longest hit. usage.prompt_tokens_details.cached_tokens is the hit.
 func (e *Engine) Handler(d Discovery) http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -127,7 +128,7 @@ func (e *Engine) completions(w http.ResponseWriter, req *http.Request) {
 	e.run(w, c, prompts, length, asked)
 }
 
-// run completes the prompts one after the other, each with a batch of its own.
+// run completes the prompts one after the other, none in a batch with another.
 func (e *Engine) run(w http.ResponseWriter, c completionRequest, prompts [][]uint32, length, asked int) {
 	type choice struct {
 		Index  int      `json:"index"`
@@ -144,7 +145,7 @@ func (e *Engine) run(w http.ResponseWriter, c completionRequest, prompts [][]uin
 			at = e.nearest(prompt)
 		}
 		r := e.ranks[at]
-		hit, tokens, err := e.complete(prompt, PromptOptions{Rank: at, Report: c.XArgs.Report, Answer: length})
+		hit, tokens, err := e.complete(prompt, PromptOptions{Rank: at, Report: c.XArgs.Report, Answer: length, bySteps: true})
 		r.leave()
 		switch {
 		case errors.Is(err, ErrPrompt):

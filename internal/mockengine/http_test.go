@@ -88,9 +88,19 @@ func TestCompletions(t *testing.T) {
 		t.Errorf("usage %v", u)
 	}
 	sub.recv() // of the first prompt
+	sub.recv() // of its answer
 	_, events, _, err := decodeBatch(sub.recv()[2])
 	if err != nil || len(events) < 1 || events[0].Kind != Stored || events[0].Hashes[0] != 4117275816416024698 || events[0].HasParent {
 		t.Errorf("a full report begins with %v, %v", events, err)
+	}
+	// The answer's block was computed in a later step than the prompt's.
+	for _, e := range events {
+		if e.HasParent {
+			t.Errorf("the prompt's batch goes on with the answer: %v", events)
+		}
+	}
+	if _, events, _, err := decodeBatch(sub.recv()[2]); err != nil || len(events) == 0 || events[len(events)-1].Kind != Stored || events[len(events)-1].Parent != 4117275816416024698 {
+		t.Errorf("the answer's batch: %v, %v", events, err)
 	}
 
 	if code, _ := call(t, h, "POST", "/reset_prefix_cache", ""); code != 200 || len(r.Truth()) != 0 {

@@ -128,9 +128,11 @@ func (r *Rank) Done() bool {
 	return (r.traffic == nil || r.traffic.done()) && r.wait == 0 && r.late == 0
 }
 
-// complete is a whole request within the present step. It returns the tokens
-// that were a hit and the answer's: always the same for the same text.
-func (r *Rank) complete(tokens []uint32, mode ReportMode, answer int) (hit int, out []uint32, err error) {
+// complete is a whole request within the present step; with bySteps each token
+// of the answer is a step of its own, before which what was done leaves. It
+// returns the tokens that were a hit and the answer's: always the same for the
+// same text.
+func (r *Rank) complete(tokens []uint32, mode ReportMode, answer int, bySteps bool) (hit int, out []uint32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead || r.frozen {
@@ -150,6 +152,9 @@ func (r *Rank) complete(tokens []uint32, mode ReportMode, answer int) (hit int, 
 	}
 	defer r.pool.Free(req)
 	for range answer {
+		if bySteps {
+			r.publish()
+		}
 		t := nextToken(req.Tokens())
 		for r.pool.Extend(req, t) != nil {
 			if r.traffic == nil || !r.traffic.preempt(r.pool) {

@@ -47,6 +47,27 @@ const (
 	flushEvery  = 500 * time.Millisecond // so much is lost when the recorder itself is killed
 )
 
+// Check says what is wrong with the endpoints of o; such an error wraps
+// zmtp.ErrEndpoint. It does no I/O.
+func Check(o Options) error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // Dial looks at the endpoint, and goes no further
+	for _, c := range []struct {
+		endpoint string
+		typ      zmtp.SocketType
+	}{{o.Endpoint, zmtp.SUB}, {o.ReplayEndpoint, zmtp.DEALER}} {
+		opts := o.ZMTP
+		opts.Type = c.typ
+		if c.endpoint == "" && c.typ == zmtp.DEALER {
+			continue
+		}
+		if _, err := zmtp.Dial(ended, c.endpoint, opts); errors.Is(err, zmtp.ErrEndpoint) {
+			return err
+		}
+	}
+	return nil
+}
+
 // Run records until ctx ends, Count is reached, or the file cannot be written.
 // It connects again whenever the connection ends. transcript may be nil; else
 // every exchange with the ROUTER goes there. Run closes neither writer. An
