@@ -130,6 +130,9 @@ func (s playSettings) run(ctx context.Context) error {
 	}()
 	stats, err := mockengine.Play(ctx, p, open, s.play)
 	fmt.Fprintf(s.stdout, "played %d messages, %d of them not on PUB, %d restarts\n", stats.Messages, stats.Withheld, stats.Restarts)
+	if stats.Torn != nil {
+		fmt.Fprintln(s.stdout, stats.Torn)
+	}
 	if err == nil {
 		<-ctx.Done()
 	}

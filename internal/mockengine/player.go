@@ -70,6 +70,8 @@ type PlayStats struct {
 	Messages int
 	Withheld int // of those, only in the replay buffer
 	Restarts int // where numbers began again, in the file or between rounds
+	// Torn wraps capture.ErrTorn where the file ends in the middle of a line.
+	Torn error
 }
 
 // patienceAtRestart is how long a restarted engine waits for its subscriber:
@@ -127,6 +129,10 @@ func (pl *player) round(ctx context.Context, open func() (*capture.Reader, error
 	for {
 		m, err := r.Next()
 		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if errors.Is(err, capture.ErrTorn) {
+			pl.stats.Torn = err
 			return nil
 		}
 		if err != nil {

@@ -144,6 +144,18 @@ func TestPlayEnds(t *testing.T) {
 	}
 }
 
+// A capture that was cut off is played as far as it goes.
+func TestPlayTorn(t *testing.T) {
+	p := publisher(t, PublisherOptions{BufferSteps: 10})
+	stats, err := Play(t.Context(), p, func() (*capture.Reader, error) {
+		whole := `{"engine":"vllm","version":"1","topic":""}` + "\n" + `{"frames":["74","0000000000000000","c0"]}` + "\n" + `{"frames":["74",`
+		return capture.NewReader(strings.NewReader(whole), "test", capture.Limits{})
+	}, PlayOptions{})
+	if err != nil || stats.Messages != 1 || !errors.Is(stats.Torn, capture.ErrTorn) {
+		t.Errorf("%+v, %v", stats, err)
+	}
+}
+
 // TestPlayRestartWaits: the subscriber of a restarted engine is given time to
 // come back.
 func TestPlayRestartWaits(t *testing.T) {
