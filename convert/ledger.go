@@ -29,6 +29,8 @@ type ledger struct {
 	aside   []*segment // of an engine that is away: counted, but not published
 	asideAt int        // place in aside[0] where Republish goes on
 
+	tiers uint8 // a bit for each that anything was stored on
+
 	kept    int // entries aside
 	doubted int // published entries with flagDoubted
 

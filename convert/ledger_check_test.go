@@ -15,6 +15,7 @@ func (l *ledger) add(tier Tier, hash uint64) (slot uint32, e *entry) {
 func checkLedger(t testing.TB, l *ledger) {
 	t.Helper()
 	live, kept, doubted, doubtedPublished := 0, 0, 0, 0
+	saltOf, saltRefs := map[uint64]uint16{}, make([]uint32, len(l.salts.used))
 	check := func(segs []*segment, aside bool) {
 		var last uint64
 		for i, s := range segs {
@@ -35,6 +36,15 @@ func checkLedger(t testing.TB, l *ledger) {
 				last = number
 				if e.flags&flagDoubted != 0 {
 					d++
+				}
+				if isSalt(e.salt) {
+					saltRefs[e.salt-1]++
+				}
+				if e.flags&flagDoubted == 0 || l.held(e) { // else it only waits to be swept
+					if was, ok := saltOf[e.hash]; ok && was != e.salt {
+						t.Errorf("%d has salts %d and %d", e.hash, was, e.salt)
+					}
+					saltOf[e.hash] = e.salt
 				}
 				slot, _, ok := l.lookup(e.tier(), e.hash)
 				if want := s.id<<segShift | place; !ok || slot != want {
@@ -60,6 +70,18 @@ func checkLedger(t testing.TB, l *ledger) {
 	check(l.aside, true)
 	if live != l.size() || kept != l.kept || doubtedPublished != l.doubted {
 		t.Errorf("ledger says %d entries, %d kept, %d doubted; has %d, %d, %d", l.size(), l.kept, l.doubted, live, kept, doubtedPublished)
+	}
+	used := 0
+	for i, s := range l.salts.used {
+		if s.refs != saltRefs[i] {
+			t.Errorf("salt %d says %d entries, has %d", i+1, s.refs, saltRefs[i])
+		}
+		if s.refs > 0 {
+			used++
+		}
+	}
+	if used != len(l.salts.ids) {
+		t.Errorf("%d salts have ids, %d entries", len(l.salts.ids), used)
 	}
 	x := &l.index
 	refs := 0

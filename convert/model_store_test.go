@@ -16,11 +16,8 @@ func (m *model) store(ev *decode.Event, tier Tier, group uint32) Reason {
 		if m.ambiguous[ev.Parent] {
 			return ReasonAmbiguousSalt
 		}
-		for t := range Tier(4) {
-			if s := m.published[placed{t, ev.Parent}].salt; strings.HasPrefix(s, "+") {
-				salt = s[1:]
-				break
-			}
+		if s := m.salts[ev.Parent]; strings.HasPrefix(s, "+") {
+			salt = s[1:]
 		}
 	}
 	refuse := func(reason Reason, hashes []uint64) Reason {
@@ -101,7 +98,7 @@ func (m *model) store(ev *decode.Event, tier Tier, group uint32) Reason {
 		} else if !ev.HasParent {
 			state = "-"
 		}
-		m.learn(tier, b.Hash, state)
+		m.learn(b.Hash, state)
 		hasParent, parent = true, b.Hash
 	}
 	return reason
@@ -138,11 +135,6 @@ func (m *model) storeHashes(ev *decode.Event, tier Tier, group uint32) Reason {
 		}
 		item.blocks = append(item.blocks, from.block)
 		m.keep(from.block, tier, group, from.hasParent, from.parent, as)
-		k := placed{tier, h}
-		if b := m.published[k]; b.salt == "" {
-			b.salt = from.salt
-			m.published[k] = b
-		}
 	}
 	return reason
 }
@@ -157,7 +149,7 @@ func (m *model) classify(ev *decode.Event, tier Tier, group uint32) copying {
 		return asCopy
 	}
 	if ev.HasParent {
-		if m.roots[ev.Parent] && !m.full {
+		if m.roots[modelKey{group, placed{tier, ev.Parent}}] && !m.full {
 			m.switchToFull(ev)
 		}
 		return asCopy
@@ -170,7 +162,7 @@ func (m *model) classify(ev *decode.Event, tier Tier, group uint32) copying {
 	if m.full {
 		return asNothing
 	}
-	m.roots[ev.Hashes[len(ev.Hashes)-1]] = true
+	m.roots[modelKey{group, placed{tier, ev.Hashes[len(ev.Hashes)-1]}}] = true
 	return asAnnouncement
 }
 
@@ -186,7 +178,7 @@ func (m *model) switchToFull(ev *decode.Event) {
 	}
 	for p := range m.published {
 		if !m.held(p) {
-			delete(m.published, p)
+			m.unpublish(p)
 			m.selfMade = append(m.selfMade, p)
 		}
 	}
@@ -216,27 +208,29 @@ func (m *model) keep(b Block, tier Tier, group uint32, hasParent bool, parent ui
 	case asPresence:
 		m.counts[k].copies = 1
 	}
-	was := m.published[p]
-	m.published[p] = modelBlock{told{b.TokensHash, parent, hasParent, mmText(b.MM)}, b, was.salt}
+	m.published[p] = modelBlock{told{b.TokensHash, parent, hasParent, mmText(b.MM)}, b}
 }
 
-// learn keeps what a store says of a hash's salt, compared with all tiers.
-func (m *model) learn(tier Tier, h uint64, state string) {
-	if state == "" {
-		return
+// learn keeps what a store says of a hash's salt.
+func (m *model) learn(h uint64, state string) {
+	was := m.salts[h]
+	if state != "" && was != "" && was != state {
+		m.ambiguous[h] = true
 	}
+	if state != "" && (state != "-" || was == "") {
+		m.salts[h] = state
+	}
+}
+
+// unpublish forgets a block, and its hash's salt with the last copy on any tier.
+func (m *model) unpublish(p placed) {
+	delete(m.published, p)
 	for t := range Tier(4) {
-		other := m.published[placed{t, h}].salt
-		if other != "" && other != state {
-			m.ambiguous[h] = true
+		if _, ok := m.published[placed{t, p.hash}]; ok {
+			return
 		}
 	}
-	k := placed{tier, h}
-	b := m.published[k]
-	if state != "-" || b.salt == "" {
-		b.salt = state
-	}
-	m.published[k] = b
+	delete(m.salts, p.hash)
 }
 
 func (m *model) remove(ev *decode.Event, tier Tier, group uint32) {
@@ -263,7 +257,7 @@ func (m *model) remove(ev *decode.Event, tier Tier, group uint32) {
 				delete(m.counts, k)
 			}
 		}
-		delete(m.published, p)
+		m.unpublish(p)
 		item.hashes = append(item.hashes, h)
 	}
 	m.items = append(m.items, item)

@@ -12,6 +12,7 @@ type model struct {
 	cfg       Config
 	counts    map[modelKey]*counts
 	published map[placed]modelBlock
+	salts     map[uint64]string // of present hashes, on whatever tier: "-": plain; "+…": that salt
 	kinds     map[uint32]kind
 	refused   map[uint64]bool
 	ambiguous map[uint64]bool
@@ -20,8 +21,8 @@ type model struct {
 
 	items    []modelItem
 	drops    map[Reason]int
-	roots    map[uint64]bool
-	selfMade []placed // what the switch to full reporting removed
+	roots    map[modelKey]bool // last hashes of the batch's announcements
+	selfMade []placed          // what the switch to full reporting removed
 }
 
 type modelKey struct {
@@ -32,7 +33,6 @@ type modelKey struct {
 type modelBlock struct {
 	told
 	block Block
-	salt  string // "": unknown; "-": plain; "+…": that salt
 }
 
 // modelItem is an engine event's part in the output, before coalescing.
@@ -60,11 +60,11 @@ func (m *model) restart() {
 
 func (m *model) forget() {
 	m.counts, m.published = map[modelKey]*counts{}, map[placed]modelBlock{}
-	m.refused, m.ambiguous, m.roots = map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}
+	m.salts, m.refused, m.ambiguous, m.roots = map[uint64]string{}, map[uint64]bool{}, map[uint64]bool{}, map[modelKey]bool{}
 }
 
 func (m *model) convert(events []decode.Event) []string {
-	m.items, m.drops, m.roots, m.selfMade = nil, map[Reason]int{}, map[uint64]bool{}, nil
+	m.items, m.drops, m.roots, m.selfMade = nil, map[Reason]int{}, map[modelKey]bool{}, nil
 	for i := range events {
 		if reason := m.event(&events[i]); reason != noReason {
 			m.drops[reason]++

@@ -97,16 +97,17 @@ func TestRepeatsOfEverySize(t *testing.T) {
 // for twice what it was asked for.
 func TestSetRounds(t *testing.T) {
 	var s set
-	if s.has(5) {
+	if s.has(5, 0) {
 		t.Error("a new set has something")
 	}
 	for _, c := range []struct{ n, slots int }{{1, 32}, {16, 32}, {17, 64}, {32, 64}, {33, 128}, {5, 128}, {64, 128}, {65, 256}} {
 		s.reset(c.n)
-		if len(s.slots) != c.slots || s.n != 0 || s.has(1) {
+		if len(s.slots) != c.slots || s.n != 0 || s.has(1, 0) {
 			t.Errorf("for %d: %d slots, %d in it", c.n, len(s.slots), s.n)
 		}
 		for h := range uint64(c.n) {
-			if s.has(h) || !s.add(h) || s.add(h) || !s.has(h) {
+			place := uint32(h % 3)
+			if s.has(h/3, place) || !s.add(h/3, place) || s.add(h/3, place) || !s.has(h/3, place) {
 				t.Fatalf("for %d: %d", c.n, h)
 			}
 		}

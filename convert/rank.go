@@ -25,7 +25,7 @@ type Rank struct {
 	// Scratch of one batch.
 	hasher  hasher
 	repeats repeats
-	roots   set // last hashes of the batch's announcements
+	roots   set // last hashes of the batch's announcements, by rootPlace
 	climb   []uint32
 }
 

@@ -31,10 +31,10 @@ func (r *repeats) in(hashes []uint64, hasParent bool, parent uint64) bool {
 	case n <= manyHashes:
 		r.table.reset(n + 1)
 		if hasParent {
-			r.table.add(parent)
+			r.table.add(parent, 0)
 		}
 		for _, h := range hashes {
-			if !r.table.add(h) {
+			if !r.table.add(h, 0) {
 				return true
 			}
 		}
@@ -55,8 +55,8 @@ func (r *repeats) in(hashes []uint64, hasParent bool, parent uint64) bool {
 	return found
 }
 
-// set is a table of hashes that is emptied without touching it: a slot counts
-// only when its round is the present one.
+// set is a table of hashes, each at some place, that is emptied without touching
+// it: a slot counts only when its round is the present one.
 type set struct {
 	slots  []setSlot
 	round  uint32
@@ -67,6 +67,7 @@ type set struct {
 type setSlot struct {
 	hash  uint64
 	round uint32
+	place uint32 // whatever tells equal hashes apart
 }
 
 // reset empties the set and makes room for n hashes.
@@ -82,29 +83,29 @@ func (s *set) reset(n int) {
 	}
 }
 
-// at is the slot of hash, or the free one where it belongs.
-func (s *set) at(hash uint64) *setSlot {
+// at is the slot of (hash, place), or the free one where it belongs.
+func (s *set) at(hash uint64, place uint32) *setSlot {
 	mask := uint64(len(s.slots) - 1)
-	hi, lo := bits.Mul64(hash^s.k0, s.k1)
+	hi, lo := bits.Mul64(hash^s.k0+uint64(place), s.k1)
 	for i := hi ^ lo; ; i++ {
 		slot := &s.slots[i&mask]
-		if slot.round != s.round || slot.hash == hash {
+		if slot.round != s.round || slot.hash == hash && slot.place == place {
 			return slot
 		}
 	}
 }
 
-// add reports whether hash is new. The set must not be full.
-func (s *set) add(hash uint64) bool {
-	slot := s.at(hash)
+// add reports whether (hash, place) is new. The set must not be full.
+func (s *set) add(hash uint64, place uint32) bool {
+	slot := s.at(hash, place)
 	if slot.round == s.round {
 		return false
 	}
-	*slot = setSlot{hash, s.round}
+	*slot = setSlot{hash, s.round, place}
 	s.n++
 	return true
 }
 
-func (s *set) has(hash uint64) bool {
-	return s.n > 0 && s.at(hash).round == s.round
+func (s *set) has(hash uint64, place uint32) bool {
+	return s.n > 0 && s.at(hash, place).round == s.round
 }

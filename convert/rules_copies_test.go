@@ -69,3 +69,35 @@ func TestFullReporting(t *testing.T) {
 		t.Error("found across a clear")
 	}
 }
+
+// TestFullReportingIsOfOnePlace: a store on another tier, or of another group,
+// does not go on from what was announced, though the hash is the same.
+func TestFullReportingIsOfOnePlace(t *testing.T) {
+	one, two := in(1, "full_attention"), in(2, "full_attention")
+	for name, c := range map[string]struct{ root, child func(*decode.Event) }{
+		"tiers":             {on("CPU"), on("GPU")},
+		"tiers, other way":  {on("GPU"), on("DISK")},
+		"groups":            {one, two},
+		"groups, other way": {two, one},
+	} {
+		x := newTester(t, Config{})
+		root, child := stored(0, []uint64{1}, c.root), stored(1, []uint64{2}, c.child)
+		x.batch(root, stored(0, []uint64{1}, c.child), stored(0, []uint64{1}, c.child))
+		x.batch(root, child)
+		if x.r.Stats().FullReporting {
+			t.Errorf("%s: found across them", name)
+		}
+		x.batch(root, stored(0, []uint64{1}, c.child), child)
+		if !x.r.Stats().FullReporting {
+			t.Errorf("%s: not found where each was announced", name)
+		}
+	}
+	// As it was seen: of two copies on the GPU one was removed, and the other
+	// was published as gone.
+	x := newTester(t, Config{})
+	x.batch(stored(0, []uint64{1}))
+	x.batch(stored(0, []uint64{1}))
+	x.batch(removed(1))
+	x.batch(stored(0, []uint64{1}, on("CPU")))
+	x.want("S host_pinned ->1; S device 1>2", stored(0, []uint64{1}, on("CPU")), stored(1, []uint64{2}))
+}

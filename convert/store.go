@@ -60,6 +60,7 @@ func (r *Rank) store(ev *decode.Event, tier Tier, group uint8, out *Output) {
 
 	r.hasher.begin(ev, routerSeed+loraSeed(ev.LoraName)+salt.seed, r.blockSize, eagle)
 	as := r.countAs(ev, tier, group, out)
+	r.ledger.tiers |= 1 << tier
 	out.beginStore(tier, sessionOf(ev), ev.HasParent, ev.Parent, covered)
 	hasParent, parent := ev.HasParent, ev.Parent
 	for i, h := range ev.Hashes[:covered] {
@@ -67,7 +68,7 @@ func (r *Rank) store(ev *decode.Event, tier Tier, group uint8, out *Output) {
 		b.TokensHash, b.MM = r.hasher.block(i, out)
 		e, known := r.keep(tier, h, group, as, out)
 		r.describe(e, known, hasParent, parent, b, out)
-		r.learnSalt(e, tier, h, salt, out)
+		r.learnSalt(e, known, h, salt, out)
 		hasParent, parent = true, h
 	}
 	out.endStore()
@@ -173,8 +174,8 @@ const (
 
 // countAs decides what a store is. A root store all of whose hashes are present
 // announces reused blocks: it may be a copy, so it counts, but apart. A store
-// that goes on from such a root in the same batch proves that the engine
-// reports fully, and that none of them was a copy.
+// that goes on from such a root in the same batch, group and tier proves that
+// the engine reports fully, and that none of them was a copy.
 func (r *Rank) countAs(ev *decode.Event, tier Tier, group uint8, out *Output) copying {
 	switch {
 	case r.cfg.Duplicates == Presence:
@@ -184,7 +185,7 @@ func (r *Rank) countAs(ev *decode.Event, tier Tier, group uint8, out *Output) co
 	case r.cfg.Duplicates == Count:
 		return asCopy
 	case ev.HasParent:
-		if !r.full && r.roots.has(ev.Parent) {
+		if !r.full && r.roots.has(ev.Parent, rootPlace(tier, group)) {
 			r.full = true
 			out.Notices = append(out.Notices, Notice{Kind: NoticeFullReporting})
 		}
@@ -199,21 +200,25 @@ func (r *Rank) countAs(ev *decode.Event, tier Tier, group uint8, out *Output) co
 	if r.full {
 		return asNothing
 	}
-	r.announced(ev.Hashes[len(ev.Hashes)-1])
+	r.announced(ev.Hashes[len(ev.Hashes)-1], rootPlace(tier, group))
 	return asAnnouncement
 }
+
+// rootPlace tells announcements of one hash apart: a store on another tier, or
+// of another group, does not go on from blocks that were announced here.
+func rootPlace(tier Tier, group uint8) uint32 { return uint32(tier)<<8 | uint32(group) }
 
 // maxRoots bounds the announcements remembered of one batch, far above what an
 // engine schedules in a step; behind a further one full reporting is found in
 // another batch.
 const maxRoots = 1024
 
-func (r *Rank) announced(last uint64) {
+func (r *Rank) announced(last uint64, place uint32) {
 	if r.roots.n == 0 {
 		r.roots.reset(maxRoots)
 	}
 	if r.roots.n < maxRoots {
-		r.roots.add(last)
+		r.roots.add(last, place)
 	}
 }
 

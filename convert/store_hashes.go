@@ -7,6 +7,7 @@ import "github.com/kvrelay/kvrelay/decode"
 func (r *Rank) storeHashes(ev *decode.Event, tier Tier, group uint8, out *Output) {
 	orphan := ev.HasParent && r.refused.has(ev.Parent)
 	as := r.countAs(ev, tier, group, out)
+	r.ledger.tiers |= 1 << tier
 	published, open := 0, false
 	why := noReason // the first missing block's, for the event
 	var last uint64

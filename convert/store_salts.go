@@ -28,8 +28,11 @@ func (r *Rank) saltFor(ev *decode.Event) (s saltState, ambiguous bool) {
 		return saltState{}, false
 	}
 	for _, t := range allTiers {
-		if _, e, _, ok := r.find(t, ev.Parent); ok && isSalt(e.salt) {
-			return saltState{seed: r.ledger.salts.seed(e.salt), has: true}, false
+		if e := r.copyOn(t, ev.Parent); e != nil {
+			if isSalt(e.salt) {
+				return saltState{seed: r.ledger.salts.seed(e.salt), has: true}, false
+			}
+			break // no other copy knows more
 		}
 	}
 	return saltState{}, false
@@ -39,15 +42,23 @@ func isSalt(id uint16) bool { return id != saltNone && id != saltPlain }
 
 // learnSalt keeps a published block's salt, and finds out whether its hash has
 // been seen under another one, or without.
-func (r *Rank) learnSalt(e *entry, tier Tier, hash uint64, s saltState, out *Output) {
+//
+// Every entry of a hash says the same, on whatever tier: so what is known of it
+// stays while one copy does, whichever goes first. known: the entry was there
+// before this store.
+func (r *Rank) learnSalt(e *entry, known bool, hash uint64, s saltState, out *Output) {
 	l := &r.ledger
+	elsewhere := l.tiers&^(1<<e.tier()) != 0 // false where an engine has one tier: nothing is looked up then
+	if elsewhere && !known {
+		elsewhere = r.adoptSalt(e, hash)
+	}
 	switch {
 	case s.has:
-		if r.seenOther(hash, s) {
-			r.doubtSalt(hash, out)
-		}
 		if isSalt(e.salt) && l.salts.seed(e.salt) == s.seed {
 			return
+		}
+		if e.salt != saltNone {
+			r.doubtSalt(hash, out)
 		}
 		id, ok := l.salts.acquire(s.seed)
 		if !ok {
@@ -57,32 +68,59 @@ func (r *Rank) learnSalt(e *entry, tier Tier, hash uint64, s saltState, out *Out
 		}
 		l.salts.release(e.salt)
 		e.salt = id
-	case s.plain:
-		if l.salts.inUse() && r.seenOther(hash, s) {
-			r.doubtSalt(hash, out)
-		}
-		if e.salt == saltNone {
-			e.salt = saltPlain
-		}
+	case s.plain && isSalt(e.salt):
+		r.doubtSalt(hash, out)
+		return
+	case s.plain && e.salt == saltNone:
+		e.salt = saltPlain
+	default:
+		return
+	}
+	if elsewhere {
+		r.spreadSalt(e, hash)
 	}
 }
 
-// seenOther reports whether a copy of hash, on any tier, was stored otherwise
-// than s says.
-func (r *Rank) seenOther(hash uint64, s saltState) bool {
+// adoptSalt gives a new entry what the hash's entries on other tiers know, and
+// reports whether there are any.
+func (r *Rank) adoptSalt(e *entry, hash uint64) bool {
 	for _, t := range allTiers {
-		_, e, _, ok := r.find(t, hash)
-		switch {
-		case !ok || e.salt == saltNone:
-		case e.salt == saltPlain:
-			if s.has {
-				return true
+		if t == e.tier() {
+			continue
+		}
+		if other := r.copyOn(t, hash); other != nil {
+			if other.salt != saltNone {
+				e.salt = r.ledger.salts.share(other.salt)
 			}
-		case !s.has || r.ledger.salts.seed(e.salt) != s.seed:
 			return true
 		}
 	}
 	return false
+}
+
+// spreadSalt gives what an entry has learned to the hash's entries on other tiers.
+func (r *Rank) spreadSalt(e *entry, hash uint64) {
+	for _, t := range allTiers {
+		if t == e.tier() {
+			continue
+		}
+		if other := r.copyOn(t, hash); other != nil {
+			r.ledger.salts.release(other.salt)
+			other.salt = r.ledger.salts.share(e.salt)
+		}
+	}
+}
+
+// copyOn is the entry of (tier, hash), or nil. Tiers that nothing was stored on
+// are not looked at.
+func (r *Rank) copyOn(tier Tier, hash uint64) *entry {
+	if r.ledger.tiers>>tier&1 == 0 {
+		return nil
+	}
+	if _, e, _, ok := r.find(tier, hash); ok {
+		return e
+	}
+	return nil
 }
 
 func (r *Rank) doubtSalt(hash uint64, out *Output) {

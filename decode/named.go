@@ -229,13 +229,16 @@ func (b *Batch) judge(ev *Event, tag []byte, mark *marks, seen uint32, wrong *fl
 				Locality: ev.Locality, OtherLocality: ev.OtherLocality, Ownership: ev.Ownership}
 		}
 	case Cleared:
-		// As in a tuple, a value of another type is ignored.
-		for _, f := range [...]field{fMedium, fOwnership} {
+		// As in a tuple, a medium or an ownership of another type is ignored: a
+		// clear that is lost leaves a false cache behind. A locality of another
+		// type is one, though not this worker's, as in every event.
+		for _, f := range [...]field{fMedium, fLocality, fOwnership} {
 			if wrong.of[f] == badText {
 				return badText.of(f)
 			}
 		}
-		*ev = Event{IsMap: true, Medium: ev.Medium, Ownership: ev.Ownership}
+		*ev = Event{IsMap: true, Medium: ev.Medium, Ownership: ev.Ownership,
+			Locality: ev.Locality, OtherLocality: ev.OtherLocality}
 	case Unknown:
 		*ev = Event{IsMap: true, Name: tag}
 	default:

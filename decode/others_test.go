@@ -34,6 +34,8 @@ func TestOtherEvents(t *testing.T) {
 		{"cleared, anything else", list{"AllBlocksCleared", list{1, 2}, 3}, Event{Type: Cleared}},
 		{"cleared map", dict{"type", "AllBlocksCleared", "medium", "CPU", "ownership", "kvcr", "source_kind", "GPU", "block_hashes", 5},
 			Event{Type: Cleared, IsMap: true, Medium: b("CPU"), Ownership: b("kvcr")}},
+		{"cleared map elsewhere", dict{"type", "AllBlocksCleared", "locality", "REMOTE"}, Event{Type: Cleared, IsMap: true, Locality: b("REMOTE")}},
+		{"cleared map with a locality of another type", dict{"locality", 1, "type", "AllBlocksCleared"}, Event{Type: Cleared, IsMap: true, OtherLocality: true}},
 		{"cleared map with other types", dict{"type", "AllBlocksCleared", "medium", 5, "ownership", list{}}, Event{Type: Cleared, IsMap: true}},
 		{"ignored", list{"Ignored", 1, list{2}}, Event{Type: Ignored}},
 		{"ignored map", dict{"type", "Ignored", "block_hashes", 1}, Event{Type: Ignored, IsMap: true}},

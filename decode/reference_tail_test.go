@@ -2,14 +2,21 @@ package decode
 
 import "unicode/utf8"
 
-// refTailMM takes a slot of the tail for block_mm_infos if it is that.
-func (ev *Event) refTailMM(v node) {
+// refTailMM takes a slot of the tail for block_mm_infos if it is that, and the
+// first that is.
+func (ev *Event) refTailMM(v node, first bool) {
+	if ev.HasMM {
+		return
+	}
 	maps := false
 	for _, e := range v.list {
 		if !e.isNil() && e.kind != "map" && e.kind != "array" {
 			return
 		}
 		maps = maps || e.kind == "map"
+	}
+	if !first && !maps {
+		return
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -29,7 +36,7 @@ func (ev *Event) refTail(tail []node) {
 	}
 	tail = tail[:min(len(tail), 6)]
 	if ev.Type == Stored && tail[0].kind == "array" {
-		ev.refTailMM(tail[0])
+		ev.refTailMM(tail[0], true)
 		tail = tail[1:]
 	}
 	tail = tail[:min(len(tail), 5)]
@@ -73,19 +80,23 @@ func (ev *Event) refTail(tail []node) {
 		case shape[i] == 'u':
 			ints = append(ints, v)
 		case v.kind == "array" && ev.Type == Stored:
-			ev.refTailMM(v)
+			ev.refTailMM(v, false)
 		case shape[i] == 't':
+			dst := &other
 			switch s := string(v.text); s {
 			case "LOCAL", "REMOTE":
-				ev.Locality = v.text
+				if ev.Locality == nil {
+					dst = &ev.Locality
+				}
 			case "framework":
-				ev.Ownership = v.text
+				dst = &ev.Ownership
 			case "full_attention", "mla_attention", "sink_full_attention", "sliding_window", "sliding_window_mla",
 				"mamba", "chunked_local_attention", "encoder_only_attention", "cross_attention":
-				ev.Kind = v.text
-			default:
-				other = v.text
+				if ev.Kind == nil {
+					dst = &ev.Kind
+				}
 			}
+			*dst = v.text
 		}
 	}
 	if len(ints) > 0 && shape != "-tu" {

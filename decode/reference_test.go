@@ -125,6 +125,7 @@ func refEvent(n node) (ev Event) {
 				*f.dst = refText(v)
 			}
 		}
+		ev.refLocality(get)
 	case "Ignored":
 		ev.Type = Ignored
 	default:
@@ -200,12 +201,16 @@ func (ev *Event) refCommon(get func(string) node) {
 	if w := get("kv_cache_spec_sliding_window"); !w.isNil() {
 		refUint(w)
 	}
+	ev.refLocality(get)
+	ev.Ownership = refText(get("ownership"))
+}
+
+func (ev *Event) refLocality(get func(string) node) {
 	if l := get("locality"); l.isNil() || l.isText() {
 		ev.Locality = refText(l)
 	} else {
 		ev.OtherLocality = true
 	}
-	ev.Ownership = refText(get("ownership"))
 }
 
 func (ev *Event) refStored(get func(string) node) {

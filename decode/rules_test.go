@@ -169,6 +169,7 @@ func TestMalformed(t *testing.T) {
 		{"mm key not UTF-8", named("block_mm_infos", list{dict{bad, 2, "mm_objects", list{}}}), "block_mm_infos: invalid UTF-8", "BlockStored"},
 		{"mm in the tail without offsets", tailed(list{dict{"mm_objects", list{dict{"mm_hash", 1}}}}), "block_mm_infos: missing", "BlockStored"},
 		{"the same behind a kind", tailed("full_attention", list{nil, dict{"mm_objects", 1}}), "block_mm_infos: wrong type", "BlockStored"},
+		{"locality of a clear not UTF-8", dict{"type", "AllBlocksCleared", "locality", bad}, "locality: invalid UTF-8", "AllBlocksCleared"},
 		{"the last of two values", named("medium", "GPU", "medium", 4), "medium: wrong type", "BlockStored"},
 	} {
 		ev := one(t, c.ev)

@@ -46,7 +46,7 @@ func (b *Batch) readTail(ev *Event, n int) problem {
 	}
 	tail := all[:m]
 	if m > 0 && ev.Type == Stored && tail[0].kind == slotList {
-		if c := b.tailMMInfos(ev, tail[0].at); c != good {
+		if c := b.tailMMInfos(ev, tail[0].at, true); c != good {
 			return c.of(fMMInfos)
 		}
 		tail = tail[1:]
@@ -105,10 +105,11 @@ func (ev *Event) fixedTail(tail []slot) {
 }
 
 // typedTail takes the first integer for the group and the second for the
-// sliding window, a list of maps for block_mm_infos, and texts for what they
-// name. A text that names nothing known is a kind not yet known, or, where
-// there is a kind, an owner: either way the event is not taken for a block of
-// main attention by mistake.
+// sliding window, the first list of maps for block_mm_infos, and texts for the
+// first thing of their sort that they name: no later slot undoes an earlier
+// one. A text that names nothing known, or a second kind or locality, is a kind
+// not yet known, or, where there is a kind, an owner: either way the event is
+// not taken for a block of main attention by mistake.
 func (b *Batch) typedTail(ev *Event, tail []slot) problem {
 	ints := 0
 	if len(tail) == 3 && tail[0].kind == slotNil && tail[1].kind == slotText {
@@ -127,14 +128,14 @@ func (b *Batch) typedTail(ev *Event, tail []slot) problem {
 			if ev.Type != Stored {
 				continue
 			}
-			if c := b.tailMMInfos(ev, s.at); c != good {
+			if c := b.tailMMInfos(ev, s.at, false); c != good {
 				return c.of(fMMInfos)
 			}
 		case slotText:
 			switch {
-			case isKind(s.text):
+			case ev.Kind == nil && isKind(s.text):
 				ev.Kind = s.text
-			case string(s.text) == "LOCAL", string(s.text) == "REMOTE":
+			case ev.Locality == nil && isLocality(s.text):
 				ev.Locality = s.text
 			case string(s.text) == "framework":
 				ev.Ownership = s.text
@@ -162,9 +163,17 @@ func isKind(text []byte) bool {
 	return false
 }
 
+func isLocality(text []byte) bool { return string(text) == "LOCAL" || string(text) == "REMOTE" }
+
 // tailMMInfos reads the list at an offset as block_mm_infos if it is one: each
-// element nil, a map, or an array of the right shape.
-func (b *Batch) tailMMInfos(ev *Event, at int) cause {
+// element nil, a map, or an array of the right shape. first: it is the tail's
+// first slot, where forks have block_mm_infos, also empty ones. Further on a
+// list without a map may be anything, and where there are infos already every
+// list is: newer engines end with one of token ids.
+func (b *Batch) tailMMInfos(ev *Event, at int, first bool) cause {
+	if ev.HasMM {
+		return good
+	}
 	end := b.r.Off()
 	defer b.r.Seek(end)
 	b.r.Seek(at)
@@ -179,6 +188,9 @@ func (b *Batch) tailMMInfos(ev *Event, at int) cause {
 			return good
 		}
 		b.r.Skip()
+	}
+	if !maps && !first {
+		return good
 	}
 	mark := b.mark()
 	b.r.Seek(at)
