@@ -59,7 +59,7 @@ func TestRules(t *testing.T) {
 		{"DISCOVERY_URL=http://h:1/x", "KVRELAY_DISCOVERY_URL", "follow"},
 		{"ENGINE=static DISCOVERY_URL=http://h:1 ENDPOINTS=tcp://h:1", "KVRELAY_DISCOVERY_URL", "ENGINE=static"},
 		{"DISCOVERY_URL=http://h:1 ENDPOINTS=tcp://h:1", "", ""}, // auto: ENDPOINTS win
-		{"ENDPOINTS=tcp://h:1 TOPIC_EXACT=true", "", ""}, // the empty topic alone
+		{"ENDPOINTS=tcp://h:1 TOPIC_EXACT=true", "", ""},         // the empty topic alone
 		{"ENDPOINTS=tcp://h:1 TOPIC_EXACT=true TOPIC=kv", "", ""},
 		{"TOPIC_EXACT=true", "", ""}, // the engine says its topic
 		{"ENGINE=vllm ENDPOINTS=tcp://h:1", "KVRELAY_ENGINE", "auto or static"},
