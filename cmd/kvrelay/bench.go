@@ -173,7 +173,7 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 			return nil, err
 		}
 	}
-	child, err := startBenchRelay(b.relayArgs(url, live, replays), b.relayEnv(), stderr)
+	child, err := startBenchRelay(b.relayArgs(live, replays), b.relayEnv(url), stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -249,11 +249,11 @@ func (b *bench) publish(ctx context.Context) {
 }
 
 // relayArgs is the command line of the relay that is measured.
-func (b *bench) relayArgs(url string, live, replays []string) []string {
+func (b *bench) relayArgs(live, replays []string) []string {
 	return []string{
 		"run", "--engine=static", "--endpoints=" + strings.Join(live, ","), "--replay-endpoints=" + strings.Join(replays, ","),
 		fmt.Sprintf("--ranks=%d", b.ranks), "--first-rank=0", fmt.Sprintf("--block-size=%d", b.blockSize), "--topic=",
-		"--sink=nats", "--nats-url=" + url, "--profile=" + b.cfg.Profile, "--subject=",
+		"--sink=nats", "--profile=" + b.cfg.Profile, "--subject=",
 		"--namespace=" + b.namespace, "--component=bench", "--endpoint-name=bench", "--worker-id=1",
 		"--membership=off", "--admin-addr=" + b.admin, "--log-level=warn",
 	}
@@ -261,10 +261,11 @@ func (b *bench) relayArgs(url string, live, replays []string) []string {
 
 // relayEnv is how the relay gets what must not be on a command line, and what
 // was given to bench as flags.
-func (b *bench) relayEnv() []string {
+func (b *bench) relayEnv(url string) []string {
 	c := b.cfg
 	var env []string
 	for name, value := range map[string]string{
+		"NATS_URL":        url, // which may hold a login
 		"NATS_CREDS_FILE": c.NATSCredsFile, "NATS_NKEY_FILE": c.NATSNkeyFile,
 		"NATS_USER": c.NATSUser, "NATS_PASSWORD": string(c.NATSPassword), "NATS_TOKEN": string(c.NATSToken),
 		"NATS_TLS_CA": c.NATSTLSCA, "NATS_TLS_CERT": c.NATSTLSCert, "NATS_TLS_KEY": c.NATSTLSKey,

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/convert"
 	"github.com/kvrelay/kvrelay/internal/fuzzlimit"
@@ -196,4 +198,16 @@ func FuzzScanEvents(f *testing.F) {
 			t.Errorf("%d events, rank %d", n, rank)
 		}
 	})
+}
+
+// A login in NATS_URL is in nobody's list of processes.
+func TestBenchURLIsNoArgument(t *testing.T) {
+	const url = "nats://u:S3CR3T@h:4222"
+	b := &bench{cfg: &config.Config{}, ranks: 1}
+	if args := strings.Join(b.relayArgs([]string{"tcp://h:1"}, []string{"tcp://h:2"}), " "); strings.Contains(args, "nats-url") {
+		t.Error(args)
+	}
+	if env := b.relayEnv(url); !slices.Contains(env, "KVRELAY_NATS_URL="+url) {
+		t.Errorf("%q", env)
+	}
 }
