@@ -81,7 +81,7 @@ type Config struct {
 	// ENDPOINTS; another kind with them.
 	Engine string `env:"ENGINE" default:"auto" oneof:"auto vllm sglang openengine static" doc:"how the engine's event endpoints are found: auto, vllm, sglang, openengine, static. auto: static when ENDPOINTS is set, else what DISCOVERY_URL answers to"`
 	// DiscoveryURL is grpc, grpcs, http or https and host:port. Empty: the
-	// usual ports of this host are tried. Conflicts with ENDPOINTS.
+	// usual ports of this host are tried. Conflicts with ENGINE=static; ENDPOINTS win.
 	DiscoveryURL URL `env:"DISCOVERY_URL" shown:"grpc://127.0.0.1:50051, http://127.0.0.1:8000, :30000" url:"true" doc:"grpc://, grpcs://, http:// or https:// host:port of the engine, asked for its event endpoints"`
 	// DiscoveryToken is sent as a bearer token: printable ASCII. Empty: none.
 	DiscoveryToken     Secret `env:"DISCOVERY_TOKEN" secret:"true" doc:"bearer token for DISCOVERY_URL"`
@@ -99,8 +99,8 @@ type Config struct {
 	FirstRank int `env:"FIRST_RANK" default:"0" min:"0" max:"65535" doc:"number of the first data-parallel rank on this host"`
 	// Topic is matched as a prefix. Empty: what discovery says, else everything.
 	Topic string `env:"TOPIC" verbatim:"true" doc:"topic prefix to subscribe to; empty: what discovery says, else everything"`
-	// TopicExact drops messages whose topic is longer than TOPIC. With
-	// ENDPOINTS it needs one: nothing else says what the topic is.
+	// TopicExact drops messages whose topic is longer than TOPIC; without TOPIC
+	// or one that discovery says, all that have a topic.
 	TopicExact bool `env:"TOPIC_EXACT" default:"false" doc:"drop messages whose topic is not exactly TOPIC"`
 	// BlockSize is in tokens. 0: discovered, else learned from the first
 	// main-attention store.

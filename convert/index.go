@@ -43,6 +43,7 @@ const (
 	maxPlaces = 1<<slotBits - 1 // slots that an index can tell apart
 
 	maxSparePages = 16
+	warmFrom      = 8 // hashes at once; fewer overlap by themselves
 )
 
 type page struct {
@@ -153,7 +154,7 @@ func (l *ledger) seek(tier Tier, hash uint64) (slot uint32, e *entry, at spot) {
 // other. A large ledger is not in the processor's cache, and looks that do not
 // depend on each other wait for memory together instead of in turn.
 func (l *ledger) warm(tier Tier, hashes []uint64) {
-	if len(hashes) < fewHashes {
+	if len(hashes) < warmFrom {
 		return
 	}
 	sum := l.index.warmed

@@ -156,7 +156,7 @@ func (s *Stream) rank(rank uint32) *rankState {
 	if c.BlockSize == 0 {
 		c.BlockSize = uint64(s.src.BlockSize)
 	}
-	c.RemovesForCleared = s.src.Ranks > 1 && s.r.needsRanks()
+	c.RemovesForCleared = s.src.Ranks > 1 // as asStreams leaves it
 	rs := &rankState{rank: rank, conv: convert.New(c), outbox: own.outbox, owned: own, print: s.fingerprint(c)}
 	s.ranks = append(s.ranks, rs)
 	own.holder.Store(&held{s, rs})

@@ -49,6 +49,13 @@ func (c *Cursor) feed(seq, sum uint64, payload []byte, replayed bool) {
 	}
 }
 
+// startAt: the first batch of this epoch is seq. What came before is unknown;
+// there is nothing to clear, and nothing was lost that anybody had.
+func (c *Cursor) startAt(seq uint64) {
+	c.base, c.next, c.unknown = seq, seq, seq > 0 // which is said when it is applied
+	c.count.Discarded += c.held.dropBelow(seq)
+}
+
 func (c *Cursor) apply(seq, sum uint64, payload []byte, replayed bool) {
 	c.back()
 	if _, _, ok := c.held.take(seq); ok {

@@ -270,13 +270,6 @@ func (c *Cursor) startEnded(r *round) {
 	c.settle(r, true)
 }
 
-// startAt: the first batch of this epoch is seq. What came before is unknown;
-// there is nothing to clear, and nothing was lost that anybody had.
-func (c *Cursor) startAt(seq uint64) {
-	c.base, c.next, c.unknown = seq, seq, seq > 0 // which is said when it is applied
-	c.count.Discarded += c.held.dropBelow(seq)
-}
-
 // stall ends a round that is silent, trickles, or has lost its connection.
 // What it would still have said is unknown. The connection goes, so that no
 // late reply is taken for one of the next round.
