@@ -240,13 +240,22 @@ func (l *ledger) splitPage(mix uint64) {
 	for i := first + n/2; i < first+n; i++ {
 		x.dir[i] = q
 	}
-	for _, ref := range old {
+	// The entries are looked at first, one right behind the other, so that they
+	// wait for memory together; see warm.
+	n = 0
+	for _, ref := range old[:] {
+		old[n] = ref
 		if ref != 0 {
-			slot := ref>>tagBits - 1
-			e := l.at(slot)
-			m := x.mix(e.tier(), e.hash)
-			x.page(m).put(uint32(m), slot)
+			n++
 		}
+	}
+	var mixes [pageSize]uint64
+	for i, ref := range old[:n] {
+		e := l.at(ref>>tagBits - 1)
+		mixes[i] = x.mix(e.tier(), e.hash)
+	}
+	for i, m := range mixes[:n] {
+		x.page(m).put(uint32(m), old[i]>>tagBits-1)
 	}
 }
 
