@@ -54,10 +54,12 @@ func parseTCP(addr string, listen bool) (Endpoint, error) {
 	switch {
 	case strings.Contains(host, ":") && ipErr != nil:
 		return Endpoint{}, wantf("an IPv6 address in the brackets")
-	case host == "" || strings.ContainsAny(host, " \t\r\n/@?#\"'<>,;\x00"):
+	case host == "":
 		return Endpoint{}, wantf("a host before the port")
 	case host != "*" && strings.Contains(host, "*"):
 		return Endpoint{}, wantf("a host without *")
+	case host != "*" && ipErr != nil && !isHost(host):
+		return Endpoint{}, wantf("a host before the port, without characters that none has")
 	case !listen && (host == "*" || ipErr == nil && ip.IsUnspecified()):
 		return Endpoint{}, wantf("the address that the engine is reached at, such as tcp://127.0.0.1:%d: %s is one to bind", port, host)
 	}

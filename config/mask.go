@@ -17,6 +17,10 @@ var knownSchemes = []string{"nats", "tls", "ws", "wss", "grpc", "grpcs", "http",
 // nextServer is where another server of a list begins.
 var nextServer = regexp.MustCompile(`(?i),\s*(` + strings.Join(knownSchemes, "|") + `)://`)
 
+// userInURL finds an address with a login, whatever else is in the text: NATS_URL's
+// value in another setting's place. ipc://@name is none.
+var userInURL = regexp.MustCompile(`://[^@]*[^/@]@`)
+
 // maskURLs makes a list of addresses fit to be shown. Such text may be
 // mistyped in any way and hold a password all the same: with a comma, a slash
 // or an @ in it, without the host behind it, in the path or the query. So the
@@ -98,6 +102,12 @@ func isAuthority(text string) bool {
 
 // isPort is generous: a number that is too large is one all the same.
 func isPort(text string) bool { return len(text) <= 5 && strings.Trim(text, "0123456789") == "" }
+
+// isIP says whether text is an address, without brackets.
+func isIP(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil
+}
 
 // isHost says whether text looks like a name or an IPv4 address. A token that
 // stands in its place seldom does: most are longer than a label may be.

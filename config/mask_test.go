@@ -115,6 +115,29 @@ func TestSecretsInAddresses(t *testing.T) {
 	}
 }
 
+// An address with a login in the place of any other setting is masked, too.
+func TestLoginInAnySetting(t *testing.T) {
+	told := func(args ...string) string { // as kvrelay config tells it
+		c, err := Load(nil, args)
+		return fmt.Sprint(err, c.Masked())
+	}
+	for _, s := range Table() {
+		for _, url := range []string{"nats://u:S3CR3T@h:4222", " tls://S3CR3T@h", "tcp://h:1,nats://u:S3CR3T@h:1", "x://u:S3C/R3T@h"} {
+			clean(t)
+			t.Setenv(s.Var, url)
+			for _, args := range [][]string{nil, {"--" + s.Flag + "=" + url}} {
+				if got := told(args...); strings.Contains(got, "S3C") {
+					t.Errorf("%s=%q shows the secret: %s", s.Var, url, strings.SplitN(got, "\n", 2)[0])
+				}
+			}
+		}
+	}
+	clean(t, "ENDPOINTS=ipc://@a,ipc://@b")
+	if got := told(); !strings.Contains(got, "ipc://@a,ipc://@b") {
+		t.Errorf("what is no login is masked: %s", got)
+	}
+}
+
 // What is no flag may be a piece of a secret: the flag before it is named.
 func TestSecretsBehindFlags(t *testing.T) {
 	for args, say := range map[string]string{

@@ -236,7 +236,7 @@ func (f field) mask(text string) string {
 		return ""
 	case f.Secret:
 		return masked
-	case f.isURL:
+	case f.isURL, userInURL.MatchString(text): // the latter in a setting that takes none
 		return maskURLs(text)
 	}
 	return text

@@ -205,6 +205,8 @@ func checkURL(text string, portNeeded, credentials bool, schemes ...string) erro
 		return want("it takes no user or password")
 	case u.Hostname() == "":
 		return want("there is no host")
+	case !isHost(u.Hostname()) && !isIP(u.Hostname()): // as with quotes of an env file, or $NAME that nothing has filled in
+		return want("the host has a character that none has")
 	case u.Port() == "" && portNeeded:
 		return want("there is no port")
 	case u.Port() != "" && (err != nil || port < 1 || port > 65535):

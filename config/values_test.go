@@ -259,3 +259,18 @@ func TestSecretFile(t *testing.T) {
 		})
 	}
 }
+
+// What an env file quotes, and what nothing has filled in, is no host.
+func TestHosts(t *testing.T) {
+	for host, right := range map[string]bool{
+		"nats": true, "nats.nats.svc.cluster.local.": true, "my_nats-0": true, "10.0.0.1": true, "[::1]": true, "bücher": true,
+		`"nats"`: false, "'nats'": false, "$NATS": false, "$(NATS)": false, "<nats>": false, "nats;x": false, "na ts": false,
+	} {
+		for _, env := range []string{"NATS_URL=" + host, "NATS_URL=nats://" + host + ":4222", "DISCOVERY_URL=http://" + host + ":8000", "ENDPOINTS=tcp://" + host + ":5557"} {
+			clean(t, env)
+			if err := func() error { _, err := Load(nil, nil); return err }(); (err == nil) != right {
+				t.Errorf("%s: %v, want it right: %v", env, err, right)
+			}
+		}
+	}
+}

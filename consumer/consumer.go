@@ -40,8 +40,8 @@ type Options struct {
 	// OnState is called when a rank's state changes, on Run's goroutine.
 	OnState func(Rank, State)
 
-	// Forget is how long a rank may be Stale before it is dropped, with a
-	// `cleared` (id 0) to OnEvent. 0: 5 minutes.
+	// Forget is how long nothing may be heard of a rank that is Stale before it is
+	// dropped, with a `cleared` (id 0) to OnEvent. 0: 5 minutes.
 	Forget time.Duration
 	// MaxRanks bounds the ranks followed, against subjects filled with invented
 	// ones; what comes from further ones is counted and ignored. 0: 4096.
@@ -254,7 +254,7 @@ func (c *Consumer) tick(now time.Time) {
 	}
 	for r, f := range c.ranks {
 		f.tick(now, c.backlog)
-		if f.state(now) == Stale && now.Sub(f.heard) >= c.o.Forget {
+		if f.state(now) == Stale && f.silent(now) >= c.o.Forget {
 			c.forget(r, f)
 			continue
 		}

@@ -122,6 +122,7 @@ type follower struct {
 	strangers map[uint64]time.Time
 
 	heard time.Time // the last heartbeat
+	seen  time.Time // the last event that was not of a stream's past
 	beat  Heartbeat
 	left  bool
 	// Counters.
@@ -150,6 +151,9 @@ func (f *follower) state(now time.Time) State {
 // message takes published events. backlog: they come from the past of a
 // stream that has not been read to its end.
 func (f *follower) message(now time.Time, publisher uint64, evs []Event, backlog bool) {
+	if !backlog {
+		f.seen = now
+	}
 	for i := range evs {
 		f.event(now, held{publisher, backlog, evs[i]})
 	}
@@ -255,8 +259,9 @@ func (f *follower) heartbeat(now time.Time, hb Heartbeat, backlog bool) {
 func (f *follower) tick(now time.Time, backlog bool) {
 	switch {
 	case f.asking && !f.askAt.IsZero():
-		// Nobody answers for a relay that is gone: wait for its next heartbeat.
-		if !now.Before(f.askAt) && f.state(now) != Stale {
+		// Nobody answers for a relay that is gone: wait for its next heartbeat, or
+		// event where its heartbeats do not come through.
+		if !now.Before(f.askAt) && (f.state(now) != Stale || f.silent(now) <= staleAfter) {
 			f.send(now)
 		}
 	case f.asking:
@@ -270,6 +275,14 @@ func (f *follower) tick(now time.Time, backlog bool) {
 		f.holes++
 		f.ask(now, 0)
 	}
+}
+
+// silent is how long nothing was heard of a relay of the rank.
+func (f *follower) silent(now time.Time) time.Duration {
+	if f.seen.After(f.heard) {
+		return now.Sub(f.seen)
+	}
+	return now.Sub(f.heard)
 }
 
 // hold keeps an event until the answer has come. When the bound is reached the

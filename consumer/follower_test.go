@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 var simSeeds = flag.Int("seeds", 200, "random scenarios of TestFollowerScenarios")
@@ -71,6 +72,45 @@ func (lonely) ask(Rank, question) {}
 func (lonely) hold(int) bool      { return true }
 func (lonely) unhold(int)         {}
 
+// asked counts questions that nobody answers.
+type asked struct {
+	lonely
+	n int
+}
+
+func (a *asked) ask(Rank, question) { a.n++ }
+
+// A relay whose heartbeats do not come through is asked again as long as its
+// events do; one of which nothing comes is not.
+func TestEventsWithoutHeartbeats(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	a := &asked{}
+	f := &follower{host: a, jitter: func() float64 { return 0 }}
+	f.start(now)
+	pass := func(events bool) (questions int) {
+		before := a.n
+		for id := range uint64(600) { // a minute
+			now = now.Add(100 * time.Millisecond)
+			if events && id%10 == 0 {
+				f.message(now, 1, []Event{{ID: 100 + id, Kind: Removed}}, false)
+			}
+			f.tick(now, false)
+		}
+		return a.n - before
+	}
+	if n := pass(true); n < 8 {
+		t.Errorf("%d questions in a minute of events", n)
+	}
+	pass(false)
+	if n := pass(false); n != 0 {
+		t.Errorf("%d questions in a minute of silence", n)
+	}
+	f.message(now, 1, []Event{{ID: 900, Kind: Removed}}, true) // of the past of a stream
+	if n := pass(false); n != 0 {
+		t.Errorf("%d questions for what is past", n)
+	}
+}
+
 // A snapshot that is broken off leaves a part, and says so until there is a whole one.
 func TestBrokenSnapshot(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
@@ -93,4 +133,41 @@ func TestBrokenSnapshot(t *testing.T) {
 	state(Live)
 	f.message(now, 1, []Event{{ID: 9}}, false) // a hole: what was known before it stands
 	state(Waiting)
+}
+
+// A stream that was deleted and made anew counts from 1: it is read, and not
+// waited for until it is as long as the old one was.
+func TestStreamMadeAnew(t *testing.T) {
+	srv := startNATS(t)
+	js, err := jetstream.New(dial(t, srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{Name: "KVRELAY", Subjects: []string{"kvrelay.*.*.*.events"}}
+	create := func() {
+		t.Helper()
+		if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create()
+	rank := Rank{1, 1}
+	s := startService(t, dial(t, srv), js, Dynamo, newFakeRelay(rank, 5, 1, 100, 10, 10))
+	c, p := follow(t, Options{Conn: dial(t, srv), Namespace: "a.b", JetStream: "KVRELAY"})
+	store := func(n int) {
+		for range n {
+			s.publish(Event{Kind: Stored, Blocks: []Block{{Hash: s.f.next, TokensHash: 2}}})
+		}
+	}
+	store(50)
+	eventually(t, "the old stream", s.settled(c, p))
+	if err := js.DeleteStream(t.Context(), "KVRELAY"); err != nil {
+		t.Fatal(err)
+	}
+	create()
+	store(10)
+	eventually(t, "the new stream", func() bool {
+		st := statusOf(c, rank) // what a heartbeat had it ask for before is repeated by the stream
+		return s.settled(c, p)() && (st.Repeated > 0 || st.Asks == 0)
+	})
 }

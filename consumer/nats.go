@@ -265,7 +265,14 @@ func (c *Consumer) readOrdered(ctx context.Context, js jetstream.JetStream, next
 	stop := context.AfterFunc(ctx, it.Stop)
 	defer stop()
 	for {
-		m, err := it.Next()
+		m, err := it.Next(jetstream.NextMaxWait(streamIdle))
+		if errors.Is(err, nats.ErrTimeout) {
+			if begunAnew(ctx, js, c.o.JetStream, *next) {
+				*next = 0
+				return got, errAnotherStream
+			}
+			continue
+		}
 		if err != nil {
 			return got, err
 		}
@@ -282,4 +289,19 @@ func (c *Consumer) readOrdered(ctx context.Context, js jetstream.JetStream, next
 			return got, nil
 		}
 	}
+}
+
+// streamIdle: a stream that delivers nothing for so long is looked at.
+const streamIdle = 3 * time.Second
+
+var errAnotherStream = errors.New("the stream was deleted and made anew: it is read from its beginning")
+
+// begunAnew says that the stream ends before the next message awaited: it was
+// deleted and made anew. What is new in it would never be read, since its
+// sequences count from 1 again.
+func begunAnew(ctx context.Context, js jetstream.JetStream, name string, next uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	s, err := js.Stream(ctx, name)
+	return err == nil && s.CachedInfo().State.LastSeq+1 < next
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,38 @@ func raw(t *testing.T, text string) string {
 const nobody = "127.0.0.1:1"
 
 const sameByHand = "; settings that do the same: ENGINE=static, ENDPOINTS=tcp://HOST:PORT and REPLAY_ENDPOINTS=tcp://HOST:PORT, as in the engine's KV events config"
+
+// One address that knows only some of the questions: what it has not answered at
+// all it may know.
+func TestSilenceOfOneQuestion(t *testing.T) {
+	vllm := prober{target: target{url: "http://e:1"}, asks: "/kv_event_sources (vLLM 0.31 or later)"}
+	sglang := prober{target: target{url: "http://e:1"}, asks: "/server_info with kv_events (SGLang 0.5.13 or later)"}
+	unknown, mute, denial := reply{fail: failf(unsupported, "404")}, reply{fail: failf(unreachable, "no answer within 5s")}, reply{fail: failf(denied, "it wants a token")}
+	for _, c := range []struct {
+		name     string
+		a, b     reply
+		want     string
+		level    slog.Level
+		sameAsIn []reply // the classes that make it the same state of waiting; nil: of no interest
+	}{
+		{"the first", mute, unknown, "http://e:1: no answer within 5s for /kv_event_sources (vLLM 0.31 or later)", slog.LevelInfo, []reply{unknown, mute}},
+		{"the second", unknown, mute, "http://e:1: no answer within 5s for /server_info with kv_events (SGLang 0.5.13 or later)", slog.LevelInfo, nil},
+		{"both", mute, mute, "http://e:1: no answer within 5s", slog.LevelInfo, nil},
+		{"none", unknown, unknown, "http://e:1 answers, but does not know /kv_event_sources (vLLM 0.31 or later), or /server_info with kv_events (SGLang 0.5.13 or later)" + sameByHand, slog.LevelWarn, nil},
+		{"beside something more telling", mute, denial, "http://e:1: it wants a token", slog.LevelWarn, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			probers := []prober{vllm, sglang}
+			w := silence(probers, []reply{c.a, c.b})
+			if w.text != c.want || w.level != c.level {
+				t.Errorf("got  %v %s\nwant %v %s", w.level, w.text, c.level, c.want)
+			}
+			if c.sameAsIn != nil && silence(probers, c.sameAsIn).classes != w.classes {
+				t.Error("another state of waiting, though only the unanswered question changed")
+			}
+		})
+	}
+}
 
 // Everything that an address may do instead of answering, with the exact words.
 func TestSilence(t *testing.T) {

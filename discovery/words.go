@@ -23,13 +23,20 @@ func silence(probers []prober, replies []reply) waiting {
 	worst := unreachable
 	for i := 0; i < len(probers); {
 		url := probers[i].target.url
-		var top *failure
+		var top, mute *failure // the most telling; one of a question that got no answer at all
 		var asks []string
 		for ; i < len(probers) && probers[i].target.url == url; i++ {
+			f := replies[i].fail
 			asks = append(asks, probers[i].asks)
-			if f := replies[i].fail; top == nil || f.class > top.class {
+			if top == nil || f.class > top.class {
 				top = f
 			}
+			if f.class == unreachable {
+				mute = failf(notReady, "%s for %s", f.text, probers[i].asks)
+			}
+		}
+		if top.class == unsupported && mute != nil {
+			top = mute // whoever is there may know this question, and have no time for it
 		}
 		worst = max(worst, top.class)
 		w.classes += fmt.Sprintf("%s %d ", url, top.class)

@@ -35,15 +35,19 @@ type File struct {
 	log   *slog.Logger
 	every time.Duration // touchEvery
 
-	mu   sync.Mutex
-	mine map[string][]byte // records that are kept alive, by key
+	mu    sync.Mutex
+	mine  map[string][]byte              // records that are kept alive, by key
+	ahead map[string]map[string]sighting // files that are ahead of our clock, by prefix that was listed, and name
 
 	told time.Time // when Run told of trouble last; owned by Run
 }
 
+// sighting is when a file was seen first with this time.
+type sighting struct{ modified, at time.Time }
+
 // NewFile is a Store in the folder root (DYN_FILE_KV), which is made when it is absent.
 func NewFile(root string, log *slog.Logger) *File {
-	return &File{root: root, log: log, every: touchEvery, mine: map[string][]byte{}}
+	return &File{root: root, log: log, every: touchEvery, mine: map[string][]byte{}, ahead: map[string]map[string]sighting{}}
 }
 
 // Run touches the files, and writes one again that someone has removed.
@@ -78,7 +82,7 @@ func (f *File) Put(_ context.Context, key string, value []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := write(f.path(key), value); err != nil {
-		return err
+		return fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can write to: %w", err)
 	}
 	f.mine[key] = value
 	return nil
@@ -89,8 +93,8 @@ func (f *File) Delete(_ context.Context, key string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.mine, key)
-	if err := os.Remove(f.path(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err := remove(f.path(key)); err != nil {
+		return fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can write to: %w", err)
 	}
 	return nil
 }
@@ -104,13 +108,14 @@ func (f *File) List(_ context.Context, prefix string) ([]Entry, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can read: %w", err)
 	}
 	var out []Entry
+	ahead := map[string]sighting{}
 	for _, d := range files {
 		name := d.Name()
-		if !strings.HasPrefix(name, escape(rest)) {
-			continue
+		if !strings.HasPrefix(name, escape(rest)) || escape(unescape(name)) != name {
+			continue // the second: somebody's copy of a record, say, which is no key's file
 		}
 		info, err := d.Info()
 		if err != nil || !info.Mode().IsRegular() || info.Size() > maxRecord {
@@ -122,10 +127,31 @@ func (f *File) List(_ context.Context, prefix string) ([]Entry, error) {
 		}
 		out = append(out, Entry{
 			Key: bucket + "/" + unescape(name), Value: value,
-			Dead: time.Since(info.ModTime()) > deadFile,
+			Dead: f.dead(prefix, name, info.ModTime(), ahead),
 		})
 	}
+	f.mu.Lock()
+	f.ahead[prefix] = ahead
+	f.mu.Unlock()
 	return out, nil
+}
+
+// dead says whether nobody keeps a file alive that was modified then: it is
+// old, or so far ahead of our clock, which was set back, that it would not be old
+// for long, and has stood still while we looked. ahead are those to be looked at again.
+func (f *File) dead(prefix, name string, modified time.Time, ahead map[string]sighting) bool {
+	age := time.Since(modified)
+	if age >= -deadFile {
+		return age > deadFile
+	}
+	f.mu.Lock()
+	s, seen := f.ahead[prefix][name]
+	f.mu.Unlock()
+	if !seen || !s.modified.Equal(modified) {
+		s = sighting{modified, time.Now()}
+	}
+	ahead[name] = s
+	return time.Since(s.at) > deadFile
 }
 
 func (f *File) path(key string) string {

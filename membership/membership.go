@@ -74,9 +74,11 @@ type Registry struct {
 	worker theWorker
 
 	lookEvery time.Duration // lookForWorker
+	cardEvery time.Duration // lookForChange
 
-	mu   sync.Mutex
-	told time.Time // when trouble with the store was logged last
+	mu       sync.Mutex
+	told     time.Time         // when trouble with the store was logged last
+	onRecord map[string]record // event sources that are, by key
 }
 
 // New makes a Registry. It does no I/O.
@@ -98,9 +100,10 @@ func New(o Options) (*Registry, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Registry{
-		lookEvery: lookForWorker,
-		o:         o, log: o.Log, server: newServer(o.Log), up: make(chan struct{}),
-		worker: theWorker{turn: make(chan struct{}, 1)},
+		lookEvery: lookForWorker, cardEvery: lookForChange,
+		o: o, log: o.Log, server: newServer(o.Log), up: make(chan struct{}),
+		worker:   theWorker{turn: make(chan struct{}, 1)},
+		onRecord: map[string]record{},
 	}, errors.Join(errs...)
 }
 
@@ -119,7 +122,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { r.o.Store.Run(ctx) })
-	if !r.o.RegisterWorker {
+	wg.Go(func() { r.lookForRivals(ctx) })
+	if r.o.RegisterWorker {
+		wg.Go(func() { r.renewCards(ctx) })
+	} else {
 		wg.Go(func() { r.lookForWorkers(ctx) })
 	}
 	if ln != nil {
@@ -153,6 +159,7 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 	if err == nil && r.o.RegisterWorker {
 		if err = r.joinWorker(ctx, src); err == nil {
 			leave = func(ctx context.Context) { r.leaveWorker(ctx, src) }
+			err = r.untilAlone(ctx, rec) // again: the engine's first store may have been long in coming
 		}
 	}
 	if err == nil {
@@ -164,6 +171,9 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 	withdraw = func() {
 		ctx, cancel := takingBack(ctx)
 		defer cancel()
+		r.mu.Lock()
+		delete(r.onRecord, rec.Key)
+		r.mu.Unlock()
 		if put {
 			r.withdraw(ctx, rec.Key)
 		}
@@ -175,6 +185,9 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 		withdraw()
 		return nil, err
 	}
+	r.mu.Lock()
+	r.onRecord[rec.Key] = rec
+	r.mu.Unlock()
 	r.log.Info("on record for Dynamo routers", "worker_id", src.WorkerID(), "dp_rank", src.Rank(), "publisher_id", src.PublisherID(), "key", rec.Key)
 	return withdraw, nil
 }
@@ -183,8 +196,14 @@ const (
 	// retryAfter is the pause after trouble with the store; it doubles up to retryMost.
 	retryAfter = time.Second
 	retryMost  = 15 * time.Second
-	// lookAgain is how often another life's record is looked at.
-	lookAgain = 250 * time.Millisecond
+	// lookAgain is how often another life's record is looked at, and lookSeldom
+	// when it has been there for longer than withinLease.
+	lookAgain  = 250 * time.Millisecond
+	lookSeldom = 3 * time.Second
+	// rareLooks is how many times longer than lookForWorker the longest pause
+	// between two looks for rivals or the worker is, while all is well: each reads
+	// all sources of the endpoint, or all instances, from the store.
+	rareLooks = 16
 	// withdrawFor bounds taking back all records of a rank; after it they expire
 	// by themselves. With the 3 s that NATS has at the end it fits into the 5 s
 	// that a process has.
@@ -194,61 +213,6 @@ const (
 	// repeatLog is the least time between two log lines about the same trouble.
 	repeatLog = time.Minute
 )
-
-// untilAlone waits until no other publisher is on record for rec's rank.
-func (r *Registry) untilAlone(ctx context.Context, rec record) error {
-	var waiting time.Time // since
-	var told time.Time
-	for {
-		var others []Entry
-		err := r.retry(ctx, "looking for other event sources of the rank", func() (err error) {
-			others, err = r.rivals(ctx, rec)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if len(others) == 0 {
-			return nil
-		}
-		now := time.Now()
-		if waiting.IsZero() {
-			waiting = now
-		}
-		for _, e := range others {
-			if !e.Dead && !r.gone(ctx, e.Value) {
-				continue
-			}
-			if err := r.retry(ctx, "removing the record that an earlier life left", func() error { return r.o.Store.Delete(ctx, e.Key) }); err != nil {
-				return err
-			}
-			r.log.Info("removed the record that an earlier life left", "key", e.Key)
-		}
-		if now.Sub(waiting) > withinLease && now.Sub(told) > repeatLog {
-			told = now
-			r.log.Error("another publisher keeps this worker's rank on record: nothing is published until it goes; two would make routers ignore both. Switch its events off, or give kvrelay's engine another WORKER_ID or COMPONENT",
-				"worker_id", rec.Worker.WorkerID, "dp_rank", rec.Worker.Rank, "key", others[0].Key)
-		}
-		if !sleep(ctx, lookAgain) {
-			return ctx.Err()
-		}
-	}
-}
-
-// rivals are the records of other publishers for rec's rank.
-func (r *Registry) rivals(ctx context.Context, rec record) ([]Entry, error) {
-	entries, err := r.o.Store.List(ctx, rec.Prefix)
-	if err != nil {
-		return nil, err
-	}
-	var out []Entry
-	for _, e := range entries {
-		if w, ok := workerOf(e.Value); ok && w == rec.Worker && e.Key != rec.Key {
-			out = append(out, e)
-		}
-	}
-	return out, nil
-}
 
 // retry calls f until it succeeds or ctx ends.
 func (r *Registry) retry(ctx context.Context, doing string, f func() error) error {

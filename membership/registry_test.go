@@ -54,7 +54,7 @@ func joined(t *testing.T, root string, change ...func(*Options)) (r *Registry, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.lookEvery = 20 * time.Millisecond
+	r.lookEvery, r.cardEvery = 20*time.Millisecond, 20*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()

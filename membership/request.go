@@ -16,6 +16,8 @@ const (
 	maxHeaders = 16 << 10 // tracing headers; they are skipped
 	maxBody    = 64 << 10 // Dynamo's are under 1 KiB
 	partHead   = 24       // of a two-part message: two lengths and a checksum
+	maxAddress = 300      // where the answer goes: a host's name has up to 253 bytes
+	maxID      = 64       // of a request's id in logs; Dynamo's is a UUID, and a longer one is cut
 )
 
 // errRequest is why a connection is closed: what came is no request.
@@ -123,10 +125,12 @@ func parseBody(path string, body []byte) (request, error) {
 		return request{}, fmt.Errorf("%w: its control part is not what Dynamo 1.6 sends", errRequest)
 	case r.Home.Address == "" || r.Home.Subject == "":
 		return request{}, fmt.Errorf("%w: it does not say where the answer goes", errRequest)
+	case len(r.Home.Address) > maxAddress:
+		return request{}, fmt.Errorf("%w: the address for the answer has %d bytes, %d are allowed", errRequest, len(r.Home.Address), maxAddress)
 	case json.Unmarshal(query, &q) != nil:
 		return request{}, fmt.Errorf("%w: its query is not what Dynamo 1.6 sends in JSON", errRequest)
 	}
-	r.ID, r.WorkerID, r.Rank, r.Start, r.End, r.DumpFail = c.ID, q.WorkerID, q.Rank, q.Start, q.End, q.DumpFail
+	r.ID, r.WorkerID, r.Rank, r.Start, r.End, r.DumpFail = c.ID[:min(len(c.ID), maxID)], q.WorkerID, q.Rank, q.Start, q.End, q.DumpFail
 	return r, nil
 }
 

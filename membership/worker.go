@@ -37,12 +37,13 @@ func (r *Registry) SetEngine(e Engine) {
 // put with the first rank and withdrawn with the last.
 type theWorker struct {
 	turn   chan struct{}         // a token for who changes the records
-	ranks  int                   // that are on record; owned by who has the token
+	ranks  []Source              // that are on record; owned by who has the token
 	onFile card                  // what was put; likewise
 	deafen func(context.Context) // ends hearing requests for the engine; likewise
 
-	mu     sync.Mutex
-	engine Engine
+	mu      sync.Mutex
+	engine  Engine
+	giveWay context.CancelFunc // of renewCard, while it is at work
 }
 
 // card is what varies in a model card.
@@ -96,42 +97,50 @@ func (r *Registry) workerRecords(id uint64, c card) (instanceKey, modelKey strin
 	return bucketInstances + rest, bucketModels + rest, mustJSON(i), mustJSON(m)
 }
 
-// card is what the model card says when src is on record too; false: the block
-// size is not known yet.
-func (r *Registry) card(src Source) (card, bool) {
+// card is what the model card says when ranks, at least one, are on record;
+// false: the block size is not known yet.
+func (r *Registry) card(ranks ...Source) (card, bool) {
 	r.worker.mu.Lock()
 	e := r.worker.engine
 	r.worker.mu.Unlock()
 	if e.Ranks == 0 {
-		e.FirstRank, e.Ranks = src.Rank(), 1
+		e.FirstRank, e.Ranks = ranks[0].Rank(), 1
 	}
-	first := min(e.FirstRank, src.Rank())
-	c := card{blockSize: uint64(e.BlockSize), firstRank: first, ranks: max(e.FirstRank+e.Ranks, src.Rank()+1) - first}
-	if c.blockSize == 0 {
-		c.blockSize = src.BlockSize()
+	first, end, size := e.FirstRank, e.FirstRank+e.Ranks, uint64(e.BlockSize)
+	for _, src := range ranks {
+		first, end = min(first, src.Rank()), max(end, src.Rank()+1)
+		if size == 0 {
+			size = src.BlockSize()
+		}
 	}
-	return c, c.blockSize > 0
+	return card{blockSize: size, firstRank: first, ranks: end - first}, size > 0
 }
 
 // joinWorker puts the worker on record, or counts src in where it is already.
 func (r *Registry) joinWorker(ctx context.Context, src Source) error {
-	c, known := r.card(src)
-	for said := false; !known; c, known = r.card(src) {
+	w := &r.worker
+	var ranks []Source // with src
+	var c card
+	for said := false; ; said = true {
+		if !w.take(ctx) {
+			return ctx.Err()
+		}
+		ranks = append(slices.Clone(w.ranks), src)
+		var known bool
+		if c, known = r.card(ranks...); known {
+			break
+		}
+		w.give()
 		if !said {
-			said = true
 			r.log.Warn("the worker's record needs the block size, which the engine has not said: waiting for its first store, or set BLOCK_SIZE")
 		}
 		if !sleep(ctx, lookAgain) {
 			return ctx.Err()
 		}
 	}
-	w := &r.worker
-	if !w.take(ctx) {
-		return ctx.Err()
-	}
 	defer w.give()
 	instanceKey, modelKey, instanceValue, modelValue := r.workerRecords(src.WorkerID(), c)
-	if w.ranks == 0 {
+	if len(w.ranks) == 0 {
 		err := r.untilFree(ctx, instanceKey)
 		if err == nil {
 			path, _ := r.way(src.WorkerID(), r.o.Endpoint.Name)
@@ -159,7 +168,7 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	}
 	if c != w.onFile {
 		if err := r.retry(ctx, "putting the model card on record", func() error { return r.o.Store.Put(ctx, modelKey, modelValue) }); err != nil {
-			if w.ranks == 0 {
+			if len(w.ranks) == 0 {
 				ctx, cancel := takingBack(ctx)
 				defer cancel()
 				r.withdraw(ctx, modelKey)
@@ -170,17 +179,60 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 		}
 		w.onFile = c
 	}
-	w.ranks++
+	w.ranks = ranks
 	return nil
+}
+
+// renewCards has the model card say what the engine is by now, until ctx ends.
+func (r *Registry) renewCards(ctx context.Context) {
+	for sleep(ctx, r.cardEvery) {
+		r.renewCard(ctx)
+	}
+}
+
+// renewCard puts the model card again where the engine has another block size or
+// other ranks than it says: routers would ask for prompts in vain, or choose a
+// rank that has gone. What fails is tried again by the next one; the records' own
+// upkeep tells of it. A rank that leaves does not wait for it.
+func (r *Registry) renewCard(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w := &r.worker
+	w.mu.Lock()
+	w.giveWay = cancel
+	w.mu.Unlock()
+	if !w.take(ctx) {
+		return
+	}
+	defer w.give()
+	if len(w.ranks) == 0 {
+		return
+	}
+	c, known := r.card(w.ranks...)
+	if !known || c == w.onFile { // not known: an engine that was restarted has stored nothing yet
+		return
+	}
+	_, modelKey, _, modelValue := r.workerRecords(w.ranks[0].WorkerID(), c)
+	if r.o.Store.Put(ctx, modelKey, modelValue) != nil {
+		return
+	}
+	w.onFile = c
+	r.log.Info("the engine has changed, and its model card with it", "block_size", c.blockSize, "first_rank", c.firstRank, "ranks", c.ranks)
 }
 
 // leaveWorker counts a rank out; the last one takes the worker off the record,
 // with ctx.
 func (r *Registry) leaveWorker(ctx context.Context, src Source) {
 	w := &r.worker
+	w.mu.Lock()
+	if w.giveWay != nil {
+		w.giveWay()
+	}
+	w.mu.Unlock()
 	w.take(context.WithoutCancel(ctx)) // whoever has it gives it back when the process ends
 	defer w.give()
-	if w.ranks--; w.ranks == 0 {
+	w.ranks = slices.DeleteFunc(w.ranks, func(s Source) bool { return s.PublisherID() == src.PublisherID() })
+	if len(w.ranks) == 0 {
 		instanceKey, modelKey, _, _ := r.workerRecords(src.WorkerID(), w.onFile)
 		r.withdraw(ctx, modelKey)
 		r.withdraw(ctx, instanceKey)
@@ -214,7 +266,7 @@ func (r *Registry) untilFree(ctx context.Context, key string) error {
 			told = now
 			r.log.Error("another process keeps this worker on record: nothing is published until it goes; where a Dynamo process has registered the engine, REGISTER_WORKER must be false", "key", key)
 		}
-		if !sleep(ctx, lookAgain) {
+		if !sleep(ctx, lookPause(now.Sub(waiting))) {
 			return ctx.Err()
 		}
 	}
@@ -231,6 +283,9 @@ func (w *theWorker) take(ctx context.Context) bool {
 
 func (w *theWorker) give() { <-w.turn }
 
+// lookForChange is how often it is looked whether the model card still holds.
+const lookForChange = 3 * time.Second
+
 // lookForWorker is how often it is looked whether a worker that kvrelay speaks
 // for is on record. Twice not, and the log tells: engines start slowly.
 const lookForWorker = 30 * time.Second
@@ -241,12 +296,13 @@ const maxTold = 32
 func few(ids []uint64) []uint64 { return ids[:min(len(ids), maxTold)] }
 
 // lookForWorkers tells of workers that no Dynamo process has on record: routers
-// ignore their event sources.
+// ignore their event sources. While all are there the looks become rarer.
 func (r *Registry) lookForWorkers(ctx context.Context) {
 	missed := map[uint64]int{}
-	for sleep(ctx, r.lookEvery) {
+	for pause := r.lookEvery; sleep(ctx, pause); {
 		ours := r.server.workers()
 		if len(ours) == 0 {
+			pause = r.lookEvery
 			continue
 		}
 		entries, err := r.o.Store.List(ctx, bucketInstances)
@@ -266,10 +322,12 @@ func (r *Registry) lookForWorkers(ctx context.Context) {
 				delete(missed, id)
 			}
 		}
+		pause = min(2*pause, rareLooks*r.lookEvery)
 		for _, id := range ours {
 			if there[id] {
 				continue
 			}
+			pause = r.lookEvery
 			if missed[id]++; missed[id] == 2 {
 				r.log.Error("no Dynamo process has this worker on record, so routers ignore its events: set WORKER_ID to the id of the engine's Dynamo worker, or REGISTER_WORKER=true where there is none",
 					"worker_id", id, "on_record", few(slices.Sorted(maps.Keys(there))))

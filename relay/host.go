@@ -103,7 +103,9 @@ func (h *host) Back() {
 		return
 	}
 	s.republish = true
-	s.log.Info("the same engine is back: its blocks are published again")
+	if s.cursor.State().Begun { // else it is the first that is seen here, or another
+		s.log.Info("the same engine is back: its blocks are published again")
+	}
 	for _, rs := range s.ranks {
 		rs.conv.BeginRepublish()
 	}

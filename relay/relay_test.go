@@ -91,6 +91,32 @@ func TestAwayAndBack(t *testing.T) {
 	if s := b.source(0); s.Cursor.Restarts != 0 || s.Cursor.Losses != 0 {
 		t.Fatalf("the same engine was taken for another: %+v", s.Cursor)
 	}
+	if !b.logged("the same engine is back") {
+		t.Error("its return is not in the log")
+	}
+}
+
+// An engine that loads its model for longer than DEAD_AFTER has not been away.
+func TestFirstSeenAfterDeadAfter(t *testing.T) {
+	b := start(t, setup{later: true})
+	live, replay := b.network()
+	for _, p := range []*mockengine.Proxy{live, replay} {
+		p.Refuse()
+	}
+	b.update(b.sources(func(s *discovery.Source) {
+		s.Endpoint, s.Replay = "tcp://"+live.Addr(), "tcp://"+replay.Addr()
+	}))
+	b.await("the line", func() bool { return b.logged("the engine has not been reachable") })
+	for _, p := range []*mockengine.Proxy{live, replay} {
+		if err := p.Admit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.prompt(0, 0, 5)
+	b.same()
+	if b.logged("the same engine is back") {
+		t.Error("an engine that was never seen before is said to be back")
+	}
 }
 
 // While NATS is away nothing grows; when it is back nothing is missing.

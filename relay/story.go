@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"errors"
 	"strings"
 	"time"
 
+	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/replay"
 )
 
@@ -63,11 +65,14 @@ func (t *story) up(s *Stream, now time.Time) {
 
 func (t *story) unreachable(s *Stream, err error) {
 	t.trouble(err)
-	if strings.HasPrefix(s.src.Endpoint, listenPrefix) {
+	switch listens := strings.HasPrefix(s.src.Endpoint, listenPrefix); {
+	case listens && errors.Is(err, zmtp.ErrHandshake):
+		s.log.Warn("whoever connected to the listen: endpoint is no publisher: still waiting for the engine's", "error", err)
+	case listens:
 		s.log.Warn("cannot listen for the engine's publisher: trying again", "error", err)
-		return
+	default:
+		s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
 	}
-	s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
 }
 
 // refused counts a live message that is no batch in any variant.

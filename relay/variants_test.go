@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -238,6 +239,34 @@ func TestListen(t *testing.T) {
 		}
 		return len(b.held(0)) >= 3
 	})
+}
+
+// A stranger at a `listen:` endpoint is told apart from an endpoint that cannot be
+// opened, and keeps no publisher out.
+func TestListenStranger(t *testing.T) {
+	addr := freeport.Addr(t)
+	b := start(t, setup{later: true})
+	b.update(source("listen:tcp://"+addr, nil))
+	var stranger net.Conn
+	b.await("somebody who listens", func() (ok bool) {
+		var err error
+		stranger, err = net.Dial("tcp", addr)
+		return err == nil
+	})
+	defer stranger.Close()
+	if _, err := io.WriteString(stranger, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("the line", func() bool { return b.logged("no publisher: still waiting") })
+	if b.logged("cannot listen") {
+		t.Error("the log says that the endpoint cannot be opened")
+	}
+	p := newPub(t)
+	if err := p.s.Dial("tcp://" + addr); err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(0)
+	b.until("blocks", func() { p.send(nil, seq(n), stored(n)); n++ }, func() bool { return len(b.held(0)) >= 3 })
 }
 
 func boolInt(b bool) int {

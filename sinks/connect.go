@@ -10,11 +10,13 @@ import (
 )
 
 // Connect makes one connection to o's servers for what is no event: it sends
-// nothing later that it cannot send now, and connects again by itself
-// until the caller closes it; dead is closed then. When ctx ends its link is
-// cut, for good. purpose is its name in NATS' monitoring, behind o.Name;
-// trouble is called with what goes wrong on it, such as a subscription that is
-// not permitted, and must not block. The error says in one line what to change.
+// nothing later that it cannot send now, and connects again by itself until the
+// caller closes it; dead is closed then. It is closed, too, when the server sends
+// an error that nats.go does not come back from, such as that of a message above
+// a max_payload that a reload has lowered. When ctx ends its link is cut, for
+// good. purpose is its name in NATS' monitoring, behind o.Name; trouble is called
+// with what goes wrong on it, such as a subscription that is not permitted, and
+// must not block. The error says in one line what to change.
 func Connect(ctx context.Context, o Options, purpose string, trouble func(error)) (nc *nats.Conn, dead <-chan struct{}, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return nil, nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -45,7 +46,7 @@ func (p *Publisher) runCore(ctx context.Context) error {
 		}
 		if err == nil {
 			c.peers = p.peersOf(nc)
-			p.linkUp(nc)
+			p.linkUp(nc, nc.MaxPayload())
 			var confirmed bool
 			confirmed, err = c.serve(ctx, nc, dead)
 			nc.Close()
@@ -69,11 +70,10 @@ func (p *Publisher) runCore(ctx context.Context) error {
 	return nil
 }
 
-// linkUp notes a new connection and asks it for max_payload, as every link
-// must: another server of the cluster may have another one.
-func (p *Publisher) linkUp(nc *nats.Conn) {
+// linkUp notes a new connection and how long its messages may be, asked for
+// each link: another server of the cluster may have another max_payload.
+func (p *Publisher) linkUp(nc *nats.Conn, limit int64) {
 	server := redact(nc.ConnectedUrl())
-	limit := nc.MaxPayload()
 	p.maxEvent.Store(p.eventLimit(limit))
 	p.mu.Lock()
 	l := &p.link
@@ -293,7 +293,11 @@ func (p *Publisher) publishError(err error) error {
 	case err == nil:
 		return errors.New("NATS closed the connection")
 	case errors.Is(err, nats.ErrPermissionViolation):
-		return fmt.Errorf("NATS does not let %s publish (%w): allow the subject there, or check %s", p.o.Auth.what(p.o.Servers...), err, p.o.Auth.settings(p.o.Servers...))
+		do := "publish"
+		if strings.Contains(err.Error(), "Subscription") { // JetStream's answers
+			do = "subscribe"
+		}
+		return fmt.Errorf("NATS does not let %s %s (%w): allow the subject there, or check %s", p.o.Auth.what(p.o.Servers...), do, err, p.o.Auth.settings(p.o.Servers...))
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("a message exceeds max_payload, which has shrunk (%w)", err)
 	case errors.Is(err, nats.ErrHeadersNotSupported):

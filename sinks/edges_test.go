@@ -3,12 +3,16 @@ package sinks
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
+	reference "github.com/kvrelay/kvrelay/consumer"
 	"github.com/kvrelay/kvrelay/convert"
+	"github.com/kvrelay/kvrelay/decode"
 )
 
 // muteConn swallows what it is given from the subscription to heartbeats on, as
@@ -125,5 +129,55 @@ func TestSinceADrop(t *testing.T) {
 	})
 	if last != chunkBlocks || !ok {
 		t.Errorf("up to %d, %v", last, ok)
+	}
+}
+
+// TestRecoveryOfLongEvents: an event that was published when max_payload was
+// larger fits into no answer now. Who misses it gets a snapshot, and a snapshot
+// with it in its log is given up for a new one; no consumer asks in vain for ever.
+func TestRecoveryOfLongEvents(t *testing.T) {
+	const limit = 4096
+	p := newTest(t, Options{Servers: []string{"nats://127.0.0.1:1"}})
+	k := openRank(t, p, 7, 1, 50)
+	r := newRecovery(k.o)
+	ask := func(format string, a ...any) reply {
+		t.Helper()
+		got, err := r.ask(fmt.Appendf(nil, format, a...), limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	old := ask("").number[headerSnapshot]
+	e := decode.Event{}
+	for i := range uint64(1000) {
+		e.Hashes = append(e.Hashes, 1000+i)
+	}
+	k.step([]decode.Event{store(e)})
+	k.step([]decode.Event{store(decode.Event{Hashes: []uint64{1, 2}})})
+	if a := ask(`{"publisher_id":%d,"from":3}`, k.o.PublisherID()); a.kind != "events" {
+		t.Errorf("behind it: %+v", a)
+	}
+	if _, err := r.ask(fmt.Appendf(nil, `{"snapshot":%q,"part":1}`, old), limit); err != errToken {
+		t.Errorf("the log of an older snapshot: %v, want %v", err, errToken)
+	}
+	a := ask(`{"publisher_id":%d,"from":2}`, k.o.PublisherID())
+	x := &router{f: fold{}}
+	for part := 0; ; {
+		evs, err := reference.ParseEvents("", a.body)
+		if err != nil || a.kind != "snapshot" || len(a.body) > limit {
+			t.Fatalf("part %d: %s of %d bytes, %v", part, a.kind, len(a.body), err)
+		}
+		for i := range evs {
+			x.apply(&evs[i])
+		}
+		if !a.more {
+			break
+		}
+		part++
+		a = ask(`{"snapshot":%q,"part":%d}`, a.number[headerSnapshot], part)
+	}
+	if !maps.Equal(x.f, k.published()) || a.number[headerDone] != "3" {
+		t.Errorf("%d blocks of %d, as of %s", len(x.f), len(k.published()), a.number[headerDone])
 	}
 }

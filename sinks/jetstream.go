@@ -58,6 +58,7 @@ type jsLink struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	name   string
+	limit  int64 // of a message with its headers: max_payload, or the stream's max_msg_size
 	dead   <-chan struct{}
 	lost   chan struct{} // closed when the link is given up; dead or stream gone
 	once   sync.Once
@@ -133,7 +134,7 @@ func (j *jsRun) keepLink(ctx context.Context) {
 				case <-dead:
 					err = p.publishError(nc.LastError())
 				case <-l.lost:
-					err = fmt.Errorf("stream %s no longer answers", l.name)
+					err = fmt.Errorf("stream %s is gone, or takes smaller messages now", l.name)
 				case <-ctx.Done():
 				}
 				j.set(nil)
@@ -165,14 +166,20 @@ func (j *jsRun) open(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 	defer cancel()
 	s, err := p.openStream(ctx, js)
 	if err != nil {
+		if refused := nc.LastError(); errors.Is(refused, nats.ErrPermissionViolation) { // the answer is silence
+			err = p.publishError(refused)
+		}
 		return nil, err
 	}
-	name := s.CachedInfo().Config.Name
+	name, limit := s.CachedInfo().Config.Name, nc.MaxPayload()
+	if m := int64(s.CachedInfo().Config.MaxMsgSize); m > 0 {
+		limit = min(limit, m)
+	}
 	p.mu.Lock()
 	p.link.stream = name
 	p.mu.Unlock()
-	p.linkUp(nc)
-	return &jsLink{nc: nc, js: js, stream: s, name: name, dead: dead, lost: make(chan struct{})}, nil
+	p.linkUp(nc, limit)
+	return &jsLink{nc: nc, js: js, stream: s, name: name, limit: limit, dead: dead, lost: make(chan struct{})}, nil
 }
 
 // openStream returns the stream that our subjects go to.
@@ -232,6 +239,12 @@ func (p *Publisher) checkStream(have, want jetstream.StreamConfig) error {
 	}
 	if have.Sealed || have.Mirror != nil {
 		return fmt.Errorf("stream %s is sealed or a mirror: it takes no messages; set KVRELAY_STREAM", have.Name)
+	}
+	if have.NoAck {
+		return fmt.Errorf("stream %s has no_ack: nothing would tell what is stored; switch that off, or set KVRELAY_STREAM", have.Name)
+	}
+	if m := int64(have.MaxMsgSize); m > 0 && m < minMaxPayloadStream {
+		return fmt.Errorf("stream %s takes messages of %d bytes only: raise its max_msg_size to %d at least, or set KVRELAY_STREAM", have.Name, m, minMaxPayloadStream)
 	}
 	var differs []any
 	note := func(name string, is, would any) {

@@ -71,17 +71,20 @@ type other struct {
 
 // watch listens to a rank's heartbeats and sends ours.
 type watch struct {
-	s      *service
-	o      *Outbox
-	in     chan *nats.Msg // capacity 64: more are dropped by the library; the next ones say the same
-	others map[uint64]other
-	state  string // told last
-	sentAt time.Time
+	s        *service
+	o        *Outbox
+	link     *serviceLink   // the present one
+	withdraw func()         // nil: the rank is not ours yet
+	waiting  time.Time      // when another relay was first heard by own
+	in       chan *nats.Msg // capacity 64: more are dropped by the library; the next ones say the same
+	others   map[uint64]other
+	state    string // told last
+	sentAt   time.Time
 }
 
 func (w *watch) subscribe() (*nats.Subscription, error) {
 	w.in = make(chan *nats.Msg, 64)
-	return w.s.nc.ChanSubscribe(w.o.serviceSubject("heartbeat"), w.in)
+	return w.link.nc.ChanSubscribe(w.o.serviceSubject("heartbeat"), w.in)
 }
 
 // hear reads a heartbeat of another life; nil when it is none.
@@ -104,18 +107,20 @@ func (w *watch) own(ctx context.Context) (owned bool, err error) {
 	t := &w.s.p.timing
 	tick := time.NewTicker(max(t.listen/30, time.Millisecond))
 	defer tick.Stop()
+	nc := w.link.nc
 	var since time.Time // of the subscription on the present link; zero: none
-	var waiting time.Time
-	links := w.s.nc.Stats().Reconnects
+	links := nc.Stats().Reconnects
 	for {
 		select {
 		case <-ctx.Done():
 			return false, nil
 		case <-w.o.gone:
 			return false, nil
+		case <-w.link.dead:
+			return false, errLinkLost
 		case m := <-w.in:
-			if h := w.hear(m); h != nil && h.State != StateLeaving && waiting.IsZero() {
-				waiting = time.Now()
+			if h := w.hear(m); h != nil && h.State != StateLeaving && w.waiting.IsZero() {
+				w.waiting = time.Now()
 				w.s.p.o.Logger.Warn("another relay has this rank: waiting until it leaves",
 					"worker_id", w.o.workerID, "dp_rank", w.o.rank, "its_publisher", h.Publisher, "its_life", h.Life, "at_most", t.patience.String())
 			}
@@ -123,10 +128,10 @@ func (w *watch) own(ctx context.Context) (owned bool, err error) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		if n := w.s.nc.Stats().Reconnects; !w.s.nc.IsConnected() || n != links {
+		if n := nc.Stats().Reconnects; !nc.IsConnected() || n != links {
 			links, since = n, time.Time{} // what was said meanwhile is unknown
 		}
-		if since.IsZero() && w.s.nc.IsConnected() && w.s.flush(ctx) == nil {
+		if since.IsZero() && nc.IsConnected() && flush(ctx, nc) == nil {
 			since = time.Now()
 		}
 		var there *heartbeat
@@ -138,10 +143,10 @@ func (w *watch) own(ctx context.Context) (owned bool, err error) {
 			there = &x.last
 		}
 		switch {
-		case there != nil && now.Sub(waiting) > t.patience:
+		case there != nil && now.Sub(w.waiting) > t.patience:
 			return false, w.lost(there, true)
 		case there == nil && !since.IsZero() && time.Since(since) >= t.listen:
-			if !waiting.IsZero() {
+			if !w.waiting.IsZero() {
 				w.s.p.o.Logger.Info("the other relay has left: this rank is ours", "worker_id", w.o.workerID, "dp_rank", w.o.rank)
 			}
 			return true, nil
@@ -156,8 +161,8 @@ func (w *watch) lost(h *heartbeat, waited bool) error {
 	}
 }
 
-// beat sends heartbeats until the outbox is done or ctx ends (nil), or an older
-// relay of the rank is heard.
+// beat sends heartbeats until the outbox is done or ctx ends (nil), an older
+// relay of the rank is heard, or the link is closed.
 func (w *watch) beat(ctx context.Context) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -167,6 +172,8 @@ func (w *watch) beat(ctx context.Context) error {
 			return nil
 		case <-w.o.gone:
 			return nil
+		case <-w.link.dead:
+			return errLinkLost
 		case m := <-w.in:
 			if h := w.hear(m); h != nil && h.State != StateLeaving {
 				own := w.make("")
@@ -225,7 +232,7 @@ func (w *watch) send(state string) {
 	if err != nil {
 		panic(err) // numbers and a string cannot fail; LagMS is finite
 	}
-	if err := w.s.nc.Publish(w.o.serviceSubject("heartbeat"), b); err != nil {
+	if err := w.link.nc.Publish(w.o.serviceSubject("heartbeat"), b); err != nil {
 		w.s.p.o.Logger.Debug("a heartbeat was not sent", "error", err)
 	}
 }

@@ -347,7 +347,7 @@ func (p *Publisher) notifyWaiters() {
 type State struct {
 	Connected  bool
 	Server     string    // the connected server, without credentials
-	MaxPayload int64     // the server's, bytes; 0 before the first connection
+	MaxPayload int64     // the server's, bytes, or a stream's max_msg_size when that is less; 0 before the first connection
 	LastError  string    // why there is no connection; "" when there is one
 	Since      time.Time // of the connection, or of its loss
 	Outboxes   int

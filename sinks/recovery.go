@@ -142,12 +142,10 @@ func (r *recovery) ask(body []byte, limit int) (reply, error) {
 			return r.events(q.From, q.From-1, newest, r.body[:0], 0), nil
 		case q.From >= lo && q.From <= newest:
 			body, to, n := r.o.copyEvents(r.body[:0], q.From, newest, limit)
-			if r.body = body; n == 0 && to >= q.From {
-				return reply{}, &refusal{503, "an event exceeds the max_payload of this server: raise it"}
-			}
-			if n > 0 {
+			if r.body = body; n > 0 {
 				return r.events(q.From, to, newest, body, n), nil
 			}
+			// The ring lost it meanwhile, or it is longer than max_payload, which has shrunk since.
 		}
 	}
 	return r.snapshot(limit)
@@ -196,8 +194,8 @@ func (o *Outbox) tellable() uint64 {
 
 // copyEvents appends the encoded events from … newest to dst, as many as fit
 // into limit bytes, and returns the last one's id and their number. It takes
-// the lock anew every chunkBlocks blocks. last ≥ from and n = 0: the first one
-// alone does not fit; last < from: it is no longer at hand.
+// the lock anew every chunkBlocks blocks. n = 0: the first one alone does not
+// fit, or is no longer at hand.
 func (o *Outbox) copyEvents(dst []byte, from, newest uint64, limit int) (body []byte, last uint64, n int) {
 	last = from - 1
 	sep := 0
@@ -208,10 +206,7 @@ func (o *Outbox) copyEvents(dst []byte, from, newest uint64, limit int) (body []
 		o.mu.Lock()
 		if last+1 < o.log.lo {
 			o.mu.Unlock()
-			if n > 0 {
-				return dst, last, n // what is copied is a whole answer
-			}
-			return dst, from - 1, 0
+			break // what is copied is a whole answer
 		}
 		for blocks := 0; last < newest && blocks < chunkBlocks; {
 			si, i := o.log.find(last + 1)
@@ -230,9 +225,6 @@ func (o *Outbox) copyEvents(dst []byte, from, newest uint64, limit int) (body []
 			n++
 		}
 		o.mu.Unlock()
-	}
-	if n == 0 {
-		return dst, from, 0
 	}
 	return dst, last, n
 }

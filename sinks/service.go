@@ -1,10 +1,10 @@
 package sinks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -36,8 +36,15 @@ const (
 // overtakes is said again a second later, or asked again.
 type service struct {
 	p      *Publisher
-	nc     *nats.Conn
 	answer chan struct{} // a token per answer being made
+
+	// Owned by serve: the wait before the next dial.
+	backoff time.Duration
+
+	mu      sync.Mutex // guards what follows
+	link    *serviceLink
+	changed chan struct{} // closed when link is another
+	told    time.Time     // when a trouble was logged
 }
 
 // serve runs the service from the first outbox with a source until ctx ends, or
@@ -49,26 +56,17 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	case <-ctx.Done():
 		return nil
 	}
-	s := &service{p: p, answer: make(chan struct{}, maxAnswers)}
-	// The connection outlives ctx, once it is there: the last heartbeats need it.
-	lctx, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer hangUp()
-	dialling := context.AfterFunc(ctx, hangUp)
-	dead, err := s.connect(lctx)
-	if err != nil {
-		return nil // ctx has ended
-	}
-	dialling()
-	var late *time.Timer // ends what still writes
-	defer func() {
-		s.nc.Close()
-		<-dead
-		late.Stop()
-	}()
+	s := &service{p: p, answer: make(chan struct{}, maxAnswers), backoff: p.timing.minBackoff, changed: make(chan struct{})}
 	tctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// A link outlives ctx, once it is there: the last heartbeats need it.
+	lctx, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	l := s.connect(tctx, lctx, hangUp)
+	up := time.Now()
 	var wg sync.WaitGroup
-	for tctx.Err() == nil {
+	for l != nil && tctx.Err() == nil {
+		s.set(l)
 		for _, o := range p.unmanned(func(o *Outbox) bool { return o.source != nil }) {
 			wg.Go(func() {
 				defer close(o.tended)
@@ -81,14 +79,29 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 		select {
 		case <-p.opened:
 		case <-tctx.Done():
+		case <-l.dead:
+			s.set(nil)
+			s.trouble(cmp.Or(l.nc.LastError(), errLinkLost))
+			if time.Since(up) > p.timing.maxBackoff {
+				s.backoff = p.timing.minBackoff
+			}
+			if l = nil; s.pause(tctx) {
+				l = s.connect(tctx, lctx, hangUp)
+			}
+			up = time.Now()
 		}
 	}
 	// A write to a link that takes nothing any more must not hold up the end.
-	late = time.AfterFunc(flushTimeout/2, hangUp)
+	late := time.AfterFunc(flushTimeout/2, hangUp)
 	wg.Wait()
-	if s.nc.IsConnected() {
-		_ = s.nc.FlushTimeout(flushTimeout / 4) // the last heartbeats; they may be missed
+	if l != nil {
+		if l.nc.IsConnected() {
+			_ = l.nc.FlushTimeout(flushTimeout / 4) // the last heartbeats; they may be missed
+		}
+		l.nc.Close()
+		<-l.dead
 	}
+	late.Stop()
 	if err := context.Cause(tctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -107,44 +120,6 @@ func (p *Publisher) unmanned(fit func(*Outbox) bool) []*Outbox {
 		}
 	}
 	return os
-}
-
-// connect makes the connection. It ends with an error only when ctx does.
-func (s *service) connect(ctx context.Context) (dead <-chan struct{}, err error) {
-	backoff := s.p.timing.minBackoff
-	for {
-		if dead, err = s.dial(ctx); err == nil {
-			return dead, nil
-		}
-		// The publishing connection tells of the same trouble.
-		s.p.o.Logger.Debug("no connection for heartbeats and recovery yet", "error", err)
-		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		backoff = min(2*backoff, s.p.timing.maxBackoff)
-	}
-}
-
-func (s *service) dial(ctx context.Context) (<-chan struct{}, error) {
-	p := s.p
-	var mu sync.Mutex
-	var told time.Time
-	nc, dead, err := reconnecting(ctx, &p.o, &p.timing, "service", func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if now := time.Now(); now.Sub(told) >= repeatLog {
-			told = now
-			p.o.Logger.Warn("heartbeats or the recovery service have trouble: consumers may not notice what they miss; are kvrelay's own subjects allowed?",
-				"subjects", p.rankSubject("*", "*", "heartbeat")+", "+p.rankSubject("*", "*", "recover"), "error", err)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.nc = nc
-	return dead, nil
 }
 
 // rankSubject is one of kvrelay's own subjects of a rank.
@@ -171,16 +146,40 @@ func (s *service) tend(ctx context.Context, o *Outbox, halt func()) error {
 		}
 	}
 	w := &watch{s: s, o: o, others: map[uint64]other{}}
+	defer func() {
+		if w.withdraw != nil {
+			w.withdraw()
+		}
+	}()
+	for {
+		if w.link = s.await(ctx, o); w.link == nil {
+			return nil
+		}
+		err := s.tendOn(ctx, w, halt)
+		if err == nil || !w.link.nc.IsClosed() {
+			return err
+		}
+		if owner := new(OwnerError); errors.As(err, &owner) {
+			return err
+		}
+	}
+}
+
+// tendOn is tend on one link. Every error but an *OwnerError is of no meaning
+// when the link is closed: all begins again on the next, but for the ownership.
+func (s *service) tendOn(ctx context.Context, w *watch, halt func()) error {
+	o := w.o
 	sub, err := w.subscribe()
 	if err != nil {
 		return fmt.Errorf("listening to the heartbeats of worker %d, rank %d: %w", o.workerID, o.rank, err)
 	}
 	defer sub.Unsubscribe()
-	if owned, err := w.own(ctx); err != nil || !owned {
-		return err
+	if w.withdraw == nil {
+		if owned, err := w.own(ctx); err != nil || !owned {
+			return err
+		}
+		w.withdraw = s.register(ctx, o)
 	}
-	withdraw := s.register(ctx, o)
-	defer withdraw()
 	select {
 	case <-o.placed:
 	case <-o.gone:
@@ -188,16 +187,20 @@ func (s *service) tend(ctx context.Context, o *Outbox, halt func()) error {
 	case <-ctx.Done():
 		return nil
 	}
-	svc, err := s.add(ctx, o)
+	svc, err := s.add(ctx, w.link.nc, o)
 	if err != nil {
 		return fmt.Errorf("the recovery service of worker %d, rank %d: %w", o.workerID, o.rank, err)
 	}
-	if err = w.beat(ctx); err != nil {
+	err = w.beat(ctx)
+	_, other := err.(*OwnerError)
+	if other {
 		halt()
 	}
 	_ = svc.Stop() // fails only where the connection is gone
-	withdraw()     // a successor may come as soon as we have left
-	w.send(StateLeaving)
+	if err == nil || other {
+		w.withdraw() // a successor may come as soon as we have left
+		w.send(StateLeaving)
+	}
 	return err
 }
 
@@ -225,7 +228,7 @@ func (s *service) register(ctx context.Context, o *Outbox) (withdraw func()) {
 }
 
 // add registers the recovery service of a rank.
-func (s *service) add(ctx context.Context, o *Outbox) (micro.Service, error) {
+func (s *service) add(ctx context.Context, nc *nats.Conn, o *Outbox) (micro.Service, error) {
 	r := newRecovery(o)
 	meta := map[string]string{
 		"worker_id":    strconv.FormatUint(o.workerID, 10),
@@ -239,10 +242,10 @@ func (s *service) add(ctx context.Context, o *Outbox) (micro.Service, error) {
 		Description: "KV-cache router events that a consumer missed, and snapshots of what is published",
 		Metadata:    meta,
 	}
-	svc, err := micro.AddService(s.nc, cfg)
+	svc, err := micro.AddService(nc, cfg)
 	if errors.Is(err, micro.ErrConfigValidation) { // of a build without a version
 		cfg.Version = noVersion
-		svc, err = micro.AddService(s.nc, cfg)
+		svc, err = micro.AddService(nc, cfg)
 	}
 	if err != nil {
 		return nil, err
@@ -250,20 +253,20 @@ func (s *service) add(ctx context.Context, o *Outbox) (micro.Service, error) {
 	err = svc.AddEndpoint("recover", micro.HandlerFunc(func(req micro.Request) {
 		s.answer <- struct{}{}
 		defer func() { <-s.answer }()
-		r.respond(req, s.nc.MaxPayload())
+		r.respond(req, nc.MaxPayload())
 	}), micro.WithEndpointSubject(o.serviceSubject("recover")), micro.WithEndpointMetadata(meta),
 		micro.WithEndpointPendingLimits(waitingRequests, waitingBytes))
 	if err != nil {
 		_ = svc.Stop() // the first error is the cause
 		return nil, err
 	}
-	_ = s.flush(ctx) // a link that is down subscribes again when it is back
+	_ = flush(ctx, nc) // a link that is down subscribes again when it is back
 	return svc, nil
 }
 
 // flush waits for the server, at most for flushTimeout and until ctx ends.
-func (s *service) flush(ctx context.Context) error {
+func flush(ctx context.Context, nc *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	return s.nc.FlushWithContext(ctx)
+	return nc.FlushWithContext(ctx)
 }

@@ -263,13 +263,11 @@ func (r *recovery) logPart(t *snapshot, j, limit int, a reply) (reply, error) {
 	if from <= to {
 		body, last, n = r.o.copyEvents(r.body[:0], from, to, limit)
 		r.body = body
-		if n == 0 && last >= from {
-			return reply{}, &refusal{503, "an event exceeds the max_payload of this server: raise it"}
-		}
 	}
 	switch {
-	case !r.o.logs(t) || closed && last != to:
-		// The ring has lost it meanwhile, or max_payload has shrunk.
+	case !r.o.logs(t), closed && last != to, n == 0 && from <= to:
+		// The ring has lost it meanwhile, or max_payload has shrunk: a new
+		// snapshot's log begins behind what is too long now.
 		r.forget(t)
 		return reply{}, errToken
 	case closed:

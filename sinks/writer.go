@@ -199,7 +199,7 @@ func (w *writer) next(l *jsLink) bool {
 // becomes known. placed is false when the writer must begin anew.
 func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 	f := w.flight
-	if w.link != l && int64(f.size) > l.nc.MaxPayload() {
+	if w.link != l && int64(f.size) > l.limit {
 		return true, w.refreeze(ctx, l)
 	}
 	f.msg.Header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(w.expect, 10)}
@@ -228,8 +228,14 @@ func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return w.contested(ctx, l)
 	}
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+	if errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) {
+		if info, ierr := l.stream.Info(ctx); ierr == nil && info.Config.MaxMsgSize > 0 && int64(info.Config.MaxMsgSize) < l.limit {
+			l.drop() // its max_msg_size was lowered: what is too long is cut on the next link
+		}
+	}
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
 		// No stream takes the subject: it may have been deleted, or has no leader.
+		// Where a subscriber of NATS core has the subject, silence says so.
 		if _, ierr := l.stream.Info(ctx); errors.Is(ierr, jetstream.ErrStreamNotFound) {
 			l.drop() // finds or creates it
 		}
@@ -349,10 +355,13 @@ func (o *Outbox) oweLast(id uint64) {
 // explain says what keeps the stream from taking an envelope.
 func (j *jsRun) explain(l *jsLink, err error) error {
 	var api *jetstream.APIError
-	switch {
+	late := errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, context.DeadlineExceeded)
+	switch refused := l.nc.LastError(); {
+	case late && errors.Is(refused, nats.ErrPermissionViolation): // the answer to that is silence
+		return j.p.publishError(refused)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("stream %s does not answer: it has no leader, or is gone (%w)", l.name, err)
-	case errors.Is(err, jetstream.ErrAsyncPublishTimeout), errors.Is(err, context.DeadlineExceeded):
+	case late:
 		return fmt.Errorf("stream %s has not answered in time (%w)", l.name, err)
 	case errors.As(err, &api):
 		return fmt.Errorf("stream %s refuses (code %d: %s): its limits or its storage are used up, or it is changing its leader", l.name, api.ErrorCode, api.Description)

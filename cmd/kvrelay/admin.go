@@ -31,13 +31,20 @@ func runShown(ctx context.Context, ro relay.Options, disco *discovery.Discoverer
 	defer cancel(nil)
 	// What shows the relay outlives it: its end, too, can be looked at.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	looked := shown.FirstLook()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := shown.Run(sctx); err != nil {
 			cancel(err)
 		}
 	})
-	wg.Go(func() { (&sdnotify.Notifier{Health: shown.Health, Status: shown.Line, Log: log}).Run(ctx) })
+	wg.Go(func() {
+		select { // before it the manager would be told that nothing moves
+		case <-looked:
+			(&sdnotify.Notifier{Health: shown.Health, Status: shown.Line, Log: log}).Run(ctx)
+		case <-ctx.Done():
+		}
+	})
 	err := r.Run(ctx)
 	stop()
 	cancel(nil)

@@ -104,6 +104,9 @@ func TestRunIsShown(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the service manager did not hear %s: %v", want, err)
 			}
+			if strings.HasPrefix(string(b[:n]), "STATUS=not started") {
+				t.Errorf("a false alarm: %s", b[:n])
+			}
 			if string(b[:n]) == want {
 				return
 			}
@@ -113,6 +116,7 @@ func TestRunIsShown(t *testing.T) {
 	r := startShown(t, "--admin-addr=127.0.0.1:0", "--sink=nats", "--nats-url=nats://u:hunter2@127.0.0.1:1", "--worker-id=12")
 	url, _ := r.says("status page")["url"].(string)
 	heard("READY=1")
+	heard("STATUS=0 of 1 rank live, NATS not connected")
 	for path, want := range map[string]struct {
 		code int
 		text string

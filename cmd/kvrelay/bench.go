@@ -178,7 +178,10 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 		return nil, err
 	}
 	defer child.end()
-	if err := b.meter.ready(ctx, child.ended, benchStart); err != nil {
+	switch err := b.meter.ready(ctx, child.ended, benchStart); {
+	case err != nil && ctx.Err() != nil:
+		return nil, errors.New("interrupted before there was anything to measure")
+	case err != nil:
 		return nil, err
 	}
 
@@ -200,7 +203,8 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (*benchReport, error)
 			want += uint64(b.gens[i].Events(seq))
 		}
 	}
-	b.meter.drain(ctx, child.ended, want, benchQuiet)
+	// Also when interrupted: what was sent is on its way then, not lost.
+	b.meter.drain(context.WithoutCancel(ctx), child.ended, want, benchQuiet)
 	after, afterErr := processUsage(child.pid())
 	r := b.report(began, want)
 	if err := errors.Join(beforeErr, afterErr); err == nil {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -22,14 +23,19 @@ func startBenchRelay(args, env []string, stderr io.Writer) (*benchRelay, error) 
 	r := &benchRelay{cmd: exec.Command(self, args...), ended: make(chan struct{})}
 	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.Stdout, r.cmd.Stderr = stderr, stderr
-	if err := r.cmd.Start(); err != nil {
-		return nil, err
-	}
+	r.cmd.SysProcAttr = boundToUs()
+	started := make(chan error, 1)
 	go func() { // ends with the process, which end waits for
 		defer close(r.ended)
-		_ = r.cmd.Wait() // how it ended is no part of the measurement
+		// For the kernel the parent is the thread that starts the process: it has to live as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := r.cmd.Start()
+		if started <- err; err == nil {
+			_ = r.cmd.Wait() // how it ended is no part of the measurement
+		}
 	}()
-	return r, nil
+	return r, <-started
 }
 
 func (r *benchRelay) pid() int { return r.cmd.Process.Pid }

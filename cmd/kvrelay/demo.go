@@ -58,7 +58,7 @@ const (
 // runDemo is `kvrelay demo`.
 func runDemo(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
-	length := fs.Duration("for", 0, "stop after so long; 0: when interrupted")
+	length := lengthFlag(fs)
 	rate := fs.Float64("rate", 50, "scheduler steps of the mock engine a second, at most 10000; each is about one batch")
 	seed := fs.Uint64("seed", 1, "of requests and faults: the same seed does the same again")
 	fault := fs.String("fault", "drop=0.1", "faults, comma separated, each with a value if wanted; empty: none. "+faultList())
@@ -70,7 +70,7 @@ func runDemo(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	switch {
 	case len(rest) > 0:
 		err = fmt.Errorf("%q: demo takes no arguments", rest[0])
-	case *rate <= 0 || *rate > 10_000:
+	case !(*rate > 0 && *rate <= 10_000):
 		err = fmt.Errorf("--rate=%v: want more than 0, at most 10000", *rate)
 	}
 	if err != nil {

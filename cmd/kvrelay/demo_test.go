@@ -97,6 +97,9 @@ func TestDemoShowsItsPage(t *testing.T) {
 func TestDemoUsage(t *testing.T) {
 	for _, c := range []struct{ arg, want string }{
 		{"-rate=0", "--rate=0: want more than 0"},
+		{"-rate=NaN", "--rate=NaN: want more than 0"},
+		{"-for=-1s", "--for=\"-1s\": want a duration of 0 or more"},
+		{"-for=5", "--for=\"5\": want a duration of 0 or more with its unit"},
 		{"-fault=nonsense", "nonsense"},
 		{"more", "demo takes no arguments"},
 	} {

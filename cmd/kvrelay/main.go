@@ -15,6 +15,9 @@ func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, and means that
+		signal.Notify(signals, syscall.SIGHUP) // the terminal is gone
+	}
 	go obey(signals, stop, func(code int) { // lives as long as the process
 		fmt.Fprintln(os.Stderr, "kvrelay: a second signal: ended at once, whatever NATS has not confirmed")
 		os.Exit(code)

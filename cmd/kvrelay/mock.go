@@ -90,7 +90,7 @@ func mockFlags(args []string, stdout, stderr io.Writer) (s mockSettings, code in
 	fs.Float64Var(&o.Rate, "rate", 0, "scheduler steps a second with made-up requests; 0: only what comes over HTTP")
 	fs.Uint64Var(&o.Seed, "seed", 1, "of requests and faults: the same seed does the same again")
 	faults := fs.String("fault", "", "faults, comma separated, each with a value if wanted (drop=0.5): "+faultList())
-	fs.DurationVar(&s.length, "for", 0, "stop after so long; 0: when interrupted")
+	length := lengthFlag(fs)
 	rest, code, done := ownFlags(fs, mockHelp, args, stdout, stderr)
 	if done {
 		return s, code, true
@@ -108,6 +108,16 @@ func mockFlags(args []string, stdout, stderr io.Writer) (s mockSettings, code in
 	if len(rest) > 0 {
 		return refuse(fmt.Errorf("%q: mock takes no arguments", rest[0]))
 	}
+	for _, n := range []struct {
+		flag  string
+		given int
+	}{
+		{"block-size", o.BlockSize}, {"blocks", o.Blocks}, {"data-parallel-size", o.Ranks}, {"buffer-steps", o.BufferSteps}, {"hwm", o.HWM},
+	} {
+		if n.given == 0 { // which Options take for not given
+			return refuse(fmt.Errorf("--%s=0: want 1 or more", n.flag))
+		}
+	}
 	var err error
 	if o.Faults, err = mockengine.ParseFaults(*faults); err != nil {
 		return refuse(err)
@@ -118,7 +128,7 @@ func mockFlags(args []string, stdout, stderr io.Writer) (s mockSettings, code in
 	if o.Rate > 0 {
 		o.Workload = &mockengine.Workload{}
 	}
-	s.engine = o
+	s.engine, s.length = o, *length
 	return s, exitOK, false
 }
 
@@ -225,9 +235,21 @@ func orNone(s string) string {
 	return s
 }
 
+// lengthFlag is --for of a command that else runs until it is interrupted; see bounded.
+func lengthFlag(fs *flag.FlagSet) *time.Duration {
+	length := new(time.Duration)
+	fs.Func("for", "stop after so long; 0, as without it: when interrupted", func(text string) (err error) {
+		if *length, err = time.ParseDuration(text); err != nil || *length < 0 {
+			return errors.New("want a duration of 0 or more with its unit, such as 500ms, 2s or 1m30s")
+		}
+		return nil
+	})
+	return length
+}
+
 // bounded ends ctx after length; 0: it is not bounded.
 func bounded(ctx context.Context, length time.Duration) (context.Context, context.CancelFunc) {
-	if length <= 0 {
+	if length == 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, length)

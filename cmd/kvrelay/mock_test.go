@@ -248,6 +248,9 @@ func TestMockRefuses(t *testing.T) {
 		"--no-such-flag: no such flag":            {"--no-such-flag=1"},
 		`encoding "xml": want array, map`:         {"--encoding=xml"},
 		`replay shape "5frame": want 4frame`:      {"--replay=5frame"},
+		"--blocks=0: want 1 or more":              {"--blocks=0"},
+		"--buffer-steps=0: want 1 or more":        {"--buffer-steps=0"},
+		`--for="-1s": want a duration of 0 or`:    {"--for=-1s"},
 		"overtake needs a workload":               {"--fault=overtake"},
 		"event ports 5000… and replay ports 5001": {"--event-port=5000", "--replay-port=5001", "--data-parallel-size=2"},
 	} {

@@ -39,7 +39,7 @@ func runPlay(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	fs.Uint64Var(&o.Seed, "seed", 1, "of --drop: the same seed withholds the same messages")
 	fs.BoolVar(&o.Loop, "loop", false, "play again and again, each time as a restarted engine")
 	fs.BoolVar(&o.Wait, "wait", true, "wait for a subscriber before the first message")
-	length := fs.Duration("for", 0, "stop after so long; 0: when interrupted")
+	length := lengthFlag(fs)
 	rest, code, done := ownFlags(fs, playHelp, args, stdout, stderr)
 	if done {
 		return code

@@ -88,6 +88,7 @@ func TestPlayRefuses(t *testing.T) {
 		"--drop=2: want a probability": {"x", "--drop=2"},
 		"--rate=-1: want 0 or more":    {"x", "--rate=-1"},
 		`--replay="x": want 4frame`:    {"x", "--replay=x"},
+		`--for="-1s": want a duration`: {"x", "--for=-1s"},
 		"--buffer-steps=0: want 1":     {"x", "--buffer-steps=0"},
 		"ports end at 65535":           {"x", "--event-port=70000"},
 		"--no-such-flag: no such flag": {"--no-such-flag"},
@@ -116,6 +117,29 @@ func TestPlayBrokenFile(t *testing.T) {
 	refused(t, runPlay, exitFailed, "late:3: JSON broken", path, "--wait=false", "--rate=0")
 }
 
+// What a killed recorder left is played as far as it goes.
+func TestPlayTornGzip(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	whole, err := os.ReadFile(recordedStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "torn.jsonl.gz")
+	if err := os.WriteFile(path, whole[:20_000], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	play := begin(t, runPlay, path, "--wait=false", "--rate=0")
+	var events, replay string
+	var messages, withheld, restarts int
+	play.line("events %s", &events)
+	play.line("replay %s (4frame)", &replay)
+	play.line("played %d messages, %d of them not on PUB, %d restarts", &messages, &withheld, &restarts)
+	if messages == 0 {
+		t.Error("nothing was played")
+	}
+	play.end()
+}
+
 func TestRecordRefuses(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")
@@ -126,6 +150,8 @@ func TestRecordRefuses(t *testing.T) {
 		"1 arguments; want the engine's endpoint and a file": {"tcp://127.0.0.1:1"},
 		"--transcript needs --replay":                        {"tcp://127.0.0.1:1", "x", "--transcript=y"},
 		"--rank=70000: want 0 to 65535":                      {"tcp://127.0.0.1:1", "x", "--rank=70000"},
+		"- is no file":                                       {"tcp://127.0.0.1:1", "-"},
+		"--for=\"-1s\": want a duration of 0 or more":        {"tcp://127.0.0.1:1", filepath.Join(dir, "new"), "--for=-1s"},
 		"--no-such-flag: no such flag":                       {"--no-such-flag"},
 		"bad endpoint":                                       {"nonsense", filepath.Join(dir, "new")},
 	} {

@@ -217,6 +217,8 @@ type queryAnswer struct {
 	Blocks    int           `json:"blocks"`     // whole blocks of the prompt; 0 when the size is not known
 	Complete  bool          `json:"complete"`   // every rank that was heard of is followed
 	Holders   []queryHolder `json:"holders"`    // most first
+
+	worker uint64 // that was asked about; 0: all
 }
 
 // queryHolder is one rank. Blocks and Tokens count the prompt's leading blocks
@@ -233,7 +235,7 @@ type queryHolder struct {
 
 // lookUp finds the prompt in x, with the block size that finds most of it.
 func (q *query) lookUp(x *index.Index, ranks []consumer.RankStatus) *queryAnswer {
-	a := &queryAnswer{Tokens: len(q.prompt.Tokens), BlockSize: q.blockSize, Complete: followed(ranks), Holders: []queryHolder{}}
+	a := &queryAnswer{Tokens: len(q.prompt.Tokens), BlockSize: q.blockSize, Complete: followed(ranks), Holders: []queryHolder{}, worker: q.worker}
 	sizes := usualSizes
 	if q.blockSize > 0 {
 		sizes = []int{q.blockSize}
@@ -281,6 +283,10 @@ func (a *queryAnswer) found() bool {
 
 // text is the answer for people.
 func (a *queryAnswer) text(w io.Writer) error {
+	if len(a.Holders) == 0 && a.worker != 0 {
+		_, err := fmt.Fprintf(w, "worker %d did not answer: no event and no heartbeat of it came; without --worker everyone who answers is shown\n", a.worker)
+		return err
+	}
 	if len(a.Holders) == 0 {
 		_, err := fmt.Fprintln(w, "nobody answered: no event and no heartbeat came; see that a relay runs, and publishes to this NATS server, namespace and profile")
 		return err

@@ -152,6 +152,10 @@ func TestQueryWithoutRecovery(t *testing.T) {
 	if code != exitFailed || !strings.Contains(out, "nobody answered") {
 		t.Errorf("code %d\n%s", code, out)
 	}
+	code, out, _ = run(t, "query", "--nats-url", url, "--profile=json", "--prompt-tokens=1", "--wait=100ms", "--worker=8")
+	if code != exitFailed || !strings.Contains(out, "worker 8 did not answer") { // though 7 is there
+		t.Errorf("code %d\n%s", code, out)
+	}
 }
 
 func TestQueryUsage(t *testing.T) {

@@ -38,7 +38,7 @@ func runRecord(ctx context.Context, args []string, _ io.Reader, stdout, stderr i
 	fs.StringVar(&o.ReplayEndpoint, "replay", "", "endpoint of the engine's replay ROUTER")
 	fs.StringVar(&o.Topic, "topic", "", "subscription prefix")
 	fs.Uint64Var(&o.Count, "count", 0, "stop after so many messages; 0: when interrupted")
-	length := fs.Duration("for", 0, "stop after so long; 0: when interrupted")
+	length := lengthFlag(fs)
 	exchanges := fs.String("transcript", "", "write every exchange with the ROUTER to this file")
 	fs.StringVar(&meta.Engine, "engine", "", "name of the engine, for the file: vllm, sglang …")
 	fs.StringVar(&meta.Version, "engine-version", "", "its version, for the file; play answers replays as that version does")
@@ -54,6 +54,8 @@ func runRecord(ctx context.Context, args []string, _ io.Reader, stdout, stderr i
 	switch {
 	case len(rest) != 2:
 		return usage(fmt.Errorf("%d arguments; want the engine's endpoint and a file", len(rest)))
+	case rest[1] == "-" || *exchanges == "-":
+		return usage(errors.New("- is no file; want the name of one, which is made"))
 	case *exchanges != "" && o.ReplayEndpoint == "":
 		return usage(errors.New("--transcript needs --replay"))
 	case *rank > 65535:

@@ -23,10 +23,10 @@ const runHelp = `
 Usage: kvrelay [run] [settings]
 
 Subscribes to an engine's KV-cache events, fetches what it missed, and publishes
-router events until SIGTERM or SIGINT. Engine and NATS may start later: it waits
-for both. It asks the engine where its events are; one on this host with its
-usual port needs no settings, another one its address, and one that cannot say
-the endpoints themselves:
+router events until SIGTERM, SIGINT or SIGHUP. Engine and NATS may start later:
+it waits for both. It asks the engine where its events are; one on this host with
+its usual port needs no settings, another one its address, and one that cannot
+say the endpoints themselves:
 
   kvrelay
   kvrelay --discovery-url grpc://10.0.0.5:50051

@@ -51,7 +51,7 @@ func runTail(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	rank := fs.Int("rank", -1, "this data-parallel rank's events only; -1: all")
 	fs.BoolVar(&t.beats, "heartbeats", false, "show heartbeats too")
 	fs.IntVar(&t.count, "count", 0, "stop after so many events; 0: when interrupted")
-	length := fs.Duration("for", 0, "stop after so long; 0: when interrupted")
+	length := lengthFlag(fs)
 	subject := fs.String("subject", "", "listen there instead of the profile's subject; wildcards are allowed")
 	fs.StringVar(&t.stream, "stream", "", "JetStream stream to show from its beginning (relays with SINK=jetstream)")
 	holdings := fs.Bool("index", false, "show who holds how many blocks instead of events")
@@ -59,8 +59,19 @@ func runTail(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.
 	if done {
 		return code
 	}
-	if *holdings && (*rank >= 0 || t.beats || t.count > 0) {
-		fmt.Fprintln(stderr, "kvrelay tail: --index shows ranks, not events: it goes with --worker, --for, --subject, --stream and --json only")
+	var wrong string
+	switch {
+	case fs.NArg() > 0:
+		wrong = "an argument that is no flag; the server is given with --nats-url" // not shown: its address may hold a login
+	case *rank < -1 || *rank > 65535:
+		wrong = fmt.Sprintf("--rank=%d: want a rank from 0 to 65535, or -1 for all", *rank)
+	case t.count < 0:
+		wrong = fmt.Sprintf("--count=%d: want 0 or more", t.count)
+	case *holdings && (*rank >= 0 || t.beats || t.count > 0):
+		wrong = "--index shows ranks, not events: it goes with --worker, --for, --subject, --stream and --json only"
+	}
+	if wrong != "" {
+		fmt.Fprintf(stderr, "kvrelay tail: %s\n", wrong)
 		return exitUsage
 	}
 	t.rank = *rank

@@ -139,6 +139,24 @@ func TestTailFiltersAndMarksHoles(t *testing.T) {
 	}
 }
 
+// An address that is no flag would be ignored, and the server of this host asked.
+func TestTailUsage(t *testing.T) {
+	for says, args := range map[string][]string{
+		"is given with --nats-url":            {"nats://u:S3CR3T@nats:4222"},
+		"--rank=-2: want a rank from 0":       {"--rank=-2"},
+		"--rank=65536: want a rank from 0":    {"--rank=65536"},
+		"--count=-1: want 0 or more":          {"--count=-1"},
+		`--for="-1s": want a duration`:        {"--for=-1s"},
+		"--index shows ranks, not events: it": {"--index", "--count=1"},
+	} {
+		var out, errs bytes.Buffer
+		if code := runTail(t.Context(), args, nil, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), says) ||
+			strings.Contains(errs.String(), "S3CR3T") || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%q: exit code %d, %q", args, code, errs.String())
+		}
+	}
+}
+
 func TestTailWithoutServer(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := runTail(t.Context(), []string{"--nats-url", "nats://127.0.0.1:1"}, nil, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "KVRELAY_NATS_URL") {

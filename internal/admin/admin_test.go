@@ -258,6 +258,9 @@ func TestOnlyThisHost(t *testing.T) {
 	if code, body := get(t, url+"/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(body, "goroutine profile") {
 		t.Errorf("pprof on loopback: %d", code)
 	}
+	if code, _ := get(t, url+"/debug/pprof/cmdline"); code != 404 { // it may hold a secret
+		t.Errorf("the command line: %d", code)
+	}
 	s, _ := serve(t, newWorld(1), func(o *Options) { o.Addr = "0.0.0.0:0" })
 	_, port, _ := net.SplitHostPort(s.Addr())
 	url = "http://127.0.0.1:" + port

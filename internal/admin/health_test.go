@@ -29,10 +29,31 @@ func watched(t *testing.T, w *world, sink string) *Server {
 	return s
 }
 
+// Before the first look there is nothing to go by, and FirstLook says when there is.
 func TestHealthBeforeRun(t *testing.T) {
-	if err := New(Options{Addr: config.Off, Status: newWorld(1).status}).Health(); err == nil {
-		t.Error("healthy without running")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{Addr: config.Off, Status: newWorld(1).status})
+		looked := s.FirstLook()
+		if err := s.Health(); err == nil {
+			t.Error("healthy without running")
+		}
+		select {
+		case <-looked:
+			t.Error("looked at before Run")
+		default:
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-looked
+		if err := s.Health(); err != nil {
+			t.Errorf("after the first look: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A lock that is not free is noticed, also one of the first look, and forgiven.

@@ -49,9 +49,9 @@ func (s *Server) handler() http.Handler {
 	if !onLoopback(s.ln) {
 		return guard(mux)
 	}
-	// Profiles tell much and cost CPU: for those who are on this host.
+	// Profiles tell much and cost CPU: for those who are on this host. Not cmdline
+	// among them: a secret may have been given as a flag.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

@@ -122,6 +122,14 @@ func (s *snapshot) bound() {
 	}
 }
 
+// FirstLook is closed once the relay has been looked at. It is to be asked for
+// before Run; until then Health has nothing to go by.
+func (m *monitor) FirstLook() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.looked
+}
+
 // fresh is a look made for the caller, or one that was under way; the last one
 // where the relay is stuck.
 func (m *monitor) fresh(ctx context.Context) snapshot {

@@ -21,9 +21,9 @@ type Reader struct {
 	left   int64 // bytes that Limits.File still allows
 	line   int
 	buf    []byte
-	closer []io.Closer
-	last   bool  // the line read last has no end
-	err    error // a reading that failed stays failed
+	file   io.Closer // nil: not ours to close
+	last   bool      // the line read last has no end
+	err    error     // a reading that failed stays failed
 }
 
 // Open opens the capture at path and reads its Meta. Gzip is recognised by its
@@ -41,7 +41,7 @@ func OpenLimits(path string, l Limits) (*Reader, error) {
 		_ = f.Close() // only read; the first error says more
 		return nil, err
 	}
-	r.closer = append(r.closer, f)
+	r.file = f
 	return r, nil
 }
 
@@ -56,7 +56,8 @@ func NewReader(src io.Reader, name string, l Limits) (*Reader, error) {
 		if err != nil {
 			return nil, &Error{File: name, Line: 1, Err: fmt.Errorf("gzip: %w", err)}
 		}
-		r.closer = append(r.closer, z)
+		// Closing z would free nothing, and say once more what reading has said:
+		// that the file is torn.
 		r.br = bufio.NewReaderSize(z, 64<<10)
 	}
 	line, err := r.next()
@@ -85,12 +86,12 @@ func (r *Reader) Line() int { return r.line }
 
 // Close closes what Open opened. The Reader is of no use afterwards.
 func (r *Reader) Close() error {
-	var errs []error
-	for _, c := range r.closer {
-		errs = append(errs, c.Close())
+	if r.file == nil {
+		return nil
 	}
-	r.closer = nil
-	return errors.Join(errs...)
+	err := r.file.Close()
+	r.file = nil
+	return err
 }
 
 // Next is the next message of the live stream. Its frames are the caller's to

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -283,6 +284,31 @@ func TestGzip(t *testing.T) {
 	var at *Error
 	if err := drain(strings.NewReader("\x1f\x8bno gzip at all"), Limits{}); !errors.As(err, &at) {
 		t.Errorf("no gzip: %v", err)
+	}
+}
+
+// What is wrong with a file is what reading it says. Closing says it no second
+// time: a torn file that was looked at and closed is no failure.
+func TestCloseTornGzip(t *testing.T) {
+	whole := gzipped(t, meta+`{"frames":["","",""]}`+"\n")
+	path := filepath.Join(t.TempDir(), "torn.gz")
+	if err := os.WriteFile(path, whole[:len(whole)-9], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = r.Next()
+	}
+	if !errors.Is(err, ErrTorn) {
+		t.Errorf("read to its end: %v", err)
+	}
+	for range 2 {
+		if err := r.Close(); err != nil {
+			t.Errorf("closed: %v", err)
+		}
 	}
 }
 

@@ -37,11 +37,12 @@ func NewGate(addr string) *Gate {
 	return g
 }
 
-// Listen binds the address.
+// Listen binds the address. Without effect after Refuse, which Admit alone ends:
+// whoever serves may begin later than somebody refuses.
 func (g *Gate) Listen() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ln != nil {
+	if g.ln != nil || g.refused {
 		return nil
 	}
 	return g.listen()

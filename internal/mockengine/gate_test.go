@@ -95,6 +95,9 @@ func TestGateRefuseAdmit(t *testing.T) {
 	say(t, c, "before")
 	for range 3 {
 		g.Refuse()
+		if err := g.Listen(); err != nil { // as a Proxy does whose Run begins now
+			t.Fatal(err)
+		}
 		if _, err := net.Dial("tcp", addr); err == nil {
 			t.Fatal("connected to a gate that refuses")
 		}

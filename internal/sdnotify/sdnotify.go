@@ -79,7 +79,7 @@ func (t *talk) beat(watchdog bool) {
 	switch {
 	case err != nil:
 		status = err.Error()
-		t.log.Error("kvrelay makes no progress: the service manager's watchdog is not fed", "error", err)
+		t.log.Error("kvrelay makes no progress: where the service manager has a watchdog, it is not fed", "error", err)
 	case t.n.Status != nil:
 		status = t.n.Status()
 	}

@@ -147,10 +147,11 @@ func (s *Store) repair(ctx context.Context, u *unstructured.Unstructured) error 
 	if !lacks && !owes {
 		return nil
 	}
+	wrote := false
 	err := s.inTurn(rctx, func(ctx context.Context) error {
 		err := s.takeAway(ctx)
 		if err == nil && lacks {
-			err = s.apply(ctx)
+			wrote, err = s.apply(ctx)
 		}
 		return err
 	})
@@ -163,7 +164,7 @@ func (s *Store) repair(ctx context.Context, u *unstructured.Unstructured) error 
 		return nil
 	case err != nil:
 		return err
-	case !lacks:
+	case !wrote: // also where u was older than what has been written since
 		return nil
 	}
 	if now := time.Now(); now.Sub(s.repaired) > tellEvery {

@@ -122,7 +122,8 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) error {
 		if there {
 			return nil
 		}
-		return s.apply(ctx)
+		_, err := s.apply(ctx)
+		return err
 	})
 }
 
@@ -225,16 +226,17 @@ func (s *Store) inTurn(ctx context.Context, f func(context.Context) error) error
 
 // apply has the object say what is in mine. What kvrelay said there in an
 // earlier life goes first: two records of a rank are worse than none.
-func (s *Store) apply(ctx context.Context) error {
+// wrote: it did not say so already.
+func (s *Store) apply(ctx context.Context) (wrote bool, err error) {
 	obj, err := s.get(ctx)
 	if err == nil && obj == nil {
 		obj, err = s.create(ctx)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := s.mayWrite(obj); err != nil {
-		return err
+		return false, err
 	}
 	s.mu.Lock()
 	mine, change := maps.Clone(s.mine), s.changes
@@ -247,18 +249,18 @@ func (s *Store) apply(ctx context.Context) error {
 	}
 	if len(stale) > 0 {
 		if err := s.mergeNull(ctx, obj.uid, stale); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if !obj.has(mine) {
+	if wrote = !obj.has(mine); wrote {
 		if err := s.applyKeys(ctx, obj.uid, mine); err != nil {
-			return err
+			return false, err
 		}
 	}
 	s.mu.Lock()
 	s.applied = change
 	s.mu.Unlock()
-	return nil
+	return wrote, nil
 }
 
 // remove takes keys out of the object, where they are in it.
