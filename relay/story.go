@@ -19,13 +19,14 @@ type story struct {
 
 	connects       uint64 // live connections that came up
 	refusedFrames  uint64 // messages of a shape no engine sends
-	filtered       uint64 // live messages of other topics
+	filtered       uint64 // messages of other topics
 	replayRefusals uint64
 	refusedRanks   uint64 // batches of ranks that another source has, or too many
 	undecodable    uint64
 	panics         uint64
 	stalls         uint64 // times without credit to publish
 	toldSilence    bool
+	toldTopic      bool
 	liveless       int // replays that brought batches although no live message ever came
 	isReady        bool
 	readyAt        time.Time
@@ -94,7 +95,9 @@ func (t *story) mixed(s *Stream) {
 // otherTopic is a replayed batch that TOPIC leaves out: nothing else shows why
 // a stream stays silent.
 func (t *story) otherTopic(s *Stream, topic []byte) {
-	if t.filtered++; t.filtered == 1 {
+	t.filtered++
+	if !t.toldTopic {
+		t.toldTopic = true
 		s.log.Warn("the engine's batches have another topic than TOPIC and TOPIC_EXACT ask for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
 	}
 }

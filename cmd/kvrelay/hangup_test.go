@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -40,6 +41,11 @@ func program(t *testing.T, before []string, args ...string) *exec.Cmd {
 // A terminal that is closed ends a recording in order: the file is whole. One
 // that nohup started does not end by it.
 func TestHangup(t *testing.T) {
+	// A signal that is caught is a new program's to take; one that is ignored, as
+	// where nohup started the tests, stays ignored.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	for name, before := range map[string][]string{"terminal": nil, "nohup": {"nohup"}} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.jsonl.gz")
