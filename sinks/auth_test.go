@@ -22,8 +22,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
-
-	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // logLines collects what is logged.
@@ -206,23 +204,13 @@ func TestCredentials(t *testing.T) {
 // TestPermissions: what the server refuses to take from us is not confirmed by
 // the PONG behind it; it stays until it is allowed.
 func TestPermissions(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true}
 	user := func(allow ...string) []*server.User {
 		return []*server.User{
 			{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: allow}}},
 			{Username: "reader", Password: "p"},
 		}
 	}
-	opts.Users = user("other")
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { stopServer(s) })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("nats-server is not ready")
-	}
+	s, reload := reloadable(t, func(o *server.Options) { o.Users = user("other") })
 	var log logLines
 	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Auth: Auth{User: "u", Password: "p"}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	p.timing = quick
@@ -234,9 +222,8 @@ func TestPermissions(t *testing.T) {
 	for i := range evs {
 		want.apply(&evs[i])
 	}
-	o.Append(Place{}, evs[:10])
+	o.Append(Place{}, evs) // in one envelope: of two, the reload below could come between, and the second overtake
 	eventually(t, "the refusal", func() bool { return strings.Contains(p.State().LastError, "does not let the user or password publish") })
-	o.Append(Place{}, evs[10:])
 	eventually(t, "more tries", func() bool { return p.State().Reconnects > 5 })
 	if o.Confirmed() != 0 || p.State().UnconfirmedEvents != 50 {
 		t.Fatalf("confirmed %d that the server refused", o.Confirmed())
@@ -244,11 +231,7 @@ func TestPermissions(t *testing.T) {
 	if n := strings.Count(strings.Join(log.lines(), "\n"), "does not let"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
-	again := opts.Clone()
-	again.Users = user("namespace.>")
-	if err := s.ReloadOptions(again); err != nil {
-		t.Fatal(err)
-	}
+	reload(func(o *server.Options) { o.Users = user("namespace.>") })
 	drained(t, p)
 	arrived(t, c, o, want)
 }

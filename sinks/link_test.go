@@ -53,6 +53,25 @@ func startServer(t testing.TB, change func(*server.Options)) *server.Server {
 	return s
 }
 
+// reloadable is a server whose options can be changed while it runs.
+func reloadable(t testing.TB, change func(*server.Options)) (s *server.Server, reload func(func(*server.Options))) {
+	t.Helper()
+	var opts *server.Options
+	s = startServer(t, func(o *server.Options) {
+		if opts = o; change != nil {
+			change(o)
+		}
+	})
+	return s, func(change func(*server.Options)) {
+		t.Helper()
+		opts = opts.Clone()
+		change(opts)
+		if err := s.ReloadOptions(opts.Clone()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func stopServer(s *server.Server) {
 	s.Shutdown()
 	s.WaitForShutdown()

@@ -11,33 +11,19 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvrelay/kvrelay/convert"
-	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // TestReloadLowersMaxPayload: the server does not tell; the message that is
 // too long now costs the link, and comes in pieces on the next.
 func TestReloadLowersMaxPayload(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { stopServer(s) })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("nats-server is not ready")
-	}
+	s, reload := reloadable(t, nil)
 	p := newTest(t, Options{Servers: []string{s.ClientURL()}})
 	p.timing = quick
 	o := open(t, p, 1, 0, nil)
 	c := follow(t, connect(t, s.ClientURL()), o.Subject(), Dynamo)
 	run(t, p)
 	eventually(t, "a link", func() bool { return p.State().Connected })
-	again := opts.Clone()
-	again.MaxPayload = 4096
-	if err := s.ReloadOptions(again); err != nil {
-		t.Fatal(err)
-	}
+	reload(func(o *server.Options) { o.MaxPayload = 4096 })
 	e := convert.RouterEvent{Kind: convert.Stored, Blocks: make([]convert.Block, 2000)}
 	for i := range e.Blocks {
 		e.Blocks[i] = convert.Block{Hash: uint64(i + 1), TokensHash: uint64(i)}

@@ -1,19 +1,16 @@
 package sinks
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/kvrelay/kvrelay/decode"
-	"github.com/kvrelay/kvrelay/internal/freeport"
 )
 
 // TestAnswerAboveShrunkMaxPayload: the server does not tell that max_payload is
@@ -21,23 +18,9 @@ import (
 // not come back from that. Heartbeats and answers go on over another link, and
 // the rank stays ours all the while.
 func TestAnswerAboveShrunkMaxPayload(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: freeport.Next(t, 1), NoSigs: true, NoLog: true, NoSystemAccount: true}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { stopServer(s) })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("nats-server is not ready")
-	}
-	var mu sync.Mutex
-	var log bytes.Buffer
-	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Logger: slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return log.Write(b)
-	}), nil))})
+	s, reload := reloadable(t, nil)
+	var log logLines
+	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	p.timing = brisk
 	k := openRank(t, p, 7, 1, 400)
 	nc := connect(t, s.ClientURL())
@@ -49,11 +32,7 @@ func TestAnswerAboveShrunkMaxPayload(t *testing.T) {
 		k.step([]decode.Event{store(decode.Event{Hashes: []uint64{1 + k.seq*2, 2 + k.seq*2}})})
 	}
 	drained(t, p)
-	again := opts.Clone()
-	again.MaxPayload = 4096
-	if err := s.ReloadOptions(again); err != nil {
-		t.Fatal(err)
-	}
+	reload(func(o *server.Options) { o.MaxPayload = 4096 })
 	if m, err := nc.Request(subject, []byte(fmt.Sprintf(`{"publisher_id":%d,"from":1}`, k.o.PublisherID())), time.Second); err == nil {
 		t.Fatalf("an answer of %d bytes shows nothing", len(m.Data))
 	}
@@ -70,14 +49,7 @@ func TestAnswerAboveShrunkMaxPayload(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "leaving", func() bool { h := heard(); return h[len(h)-1].State == StateLeaving })
-	mu.Lock()
-	defer mu.Unlock()
-	if got := log.String(); strings.Count(got, "have trouble") != 1 || !strings.Contains(got, "Maximum Payload Violation") {
+	if got := strings.Join(log.lines(), "\n"); strings.Count(got, "have trouble") != 1 || !strings.Contains(got, "Maximum Payload Violation") {
 		t.Errorf("the log: %s", got)
 	}
 }
-
-// writerFunc is an io.Writer.
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
