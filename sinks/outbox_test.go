@@ -230,6 +230,43 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// Run is woken by what is news to it: not by an outbox that waits for its rank, and
+// not again by one that it has not come to yet.
+func TestAppendWakes(t *testing.T) {
+	p := newTest(t, Options{})
+	o := open(t, p, 7, 0, nil)
+	p.mu.Lock()
+	o.unowned = true
+	p.mu.Unlock()
+	evs := newWorkload(5).events(1)
+	woken := func() bool {
+		select {
+		case <-p.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	woken() // by Open
+	add := func(what string, want bool) {
+		t.Helper()
+		o.Append(Place{Pos: replay.Position{Seq: o.log.next}}, evs)
+		if got := woken(); got != want {
+			t.Errorf("%s: woken %t", what, got)
+		}
+	}
+	add("its rank may be another relay's", false)
+	p.own(o)
+	if !woken() {
+		t.Error("Run does not learn that the rank is ours")
+	}
+	add("Run has not come to it yet", false)
+	if p.pop() != o {
+		t.Fatal("what was parked is not ready")
+	}
+	add("Run has been there", true)
+}
+
 // TestAppendAllocates nothing once the ring turns.
 func TestAppendAllocates(t *testing.T) {
 	for _, pr := range []Profile{Dynamo, DynamoSingle, JSON} {

@@ -1,23 +1,26 @@
 package sinks
 
-// push marks o as ready and wakes Run. An outbox that has a predecessor of the
-// same rank with unconfirmed events is parked: its `cleared` must not come in
-// front of them, on this link or a later one. So is one whose rank another
-// relay may still have.
+// push marks o as ready, and wakes Run where that is news to it. An outbox that
+// has a predecessor of the same rank with unconfirmed events is parked: its
+// `cleared` must not come in front of them, on this link or a later one. So is one
+// whose rank another relay may still have.
 func (p *Publisher) push(o *Outbox) {
-	p.mu.Lock()
-	switch {
-	case p.o.Kind == JetStream: // its goroutine looks at the rest
-		p.mu.Unlock()
+	if p.o.Kind == JetStream { // its goroutine looks at the rest
 		o.nudge()
 		return
+	}
+	p.mu.Lock()
+	switch {
 	case o.queued:
+		p.mu.Unlock()
+		return
 	case o.before != nil || o.unowned:
 		o.parked = true
-	default:
-		o.queued = true
-		p.ready = append(p.ready, o)
+		p.mu.Unlock()
+		return
 	}
+	o.queued = true
+	p.ready = append(p.ready, o)
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
