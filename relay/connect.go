@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/kvrelay/kvrelay/internal/zmtp"
 )
@@ -23,7 +21,7 @@ type connector interface {
 
 func (s *Stream) connector() connector {
 	if addr, listens := strings.CutPrefix(s.src.Endpoint, listenPrefix); listens {
-		return &door{s: s, addr: addr, in: make(chan net.Conn, 1)}
+		return &door{s: s, addr: addr}
 	}
 	return dialer{s}
 }
@@ -32,7 +30,7 @@ func (s *Stream) connector() connector {
 type dialer struct{ s *Stream }
 
 func (d dialer) connect(ctx context.Context) (*zmtp.Conn, error) {
-	return zmtp.Dial(ctx, d.s.src.Endpoint, d.s.options(zmtp.SUB))
+	return zmtp.Dial(ctx, d.s.src.Endpoint, d.s.options(zmtp.SUB, d.s.pingRefused.Swap(false)))
 }
 
 func (dialer) ended() {}
@@ -43,67 +41,42 @@ func (dialer) close() {}
 type door struct {
 	s    *Stream
 	addr string
-	ln   net.Listener
-	in   chan net.Conn // the next connection, waiting for connect
-	wg   sync.WaitGroup
-	busy atomic.Bool // a connection is the stream
+	open *zmtp.Door // nil: not yet
 }
 
 // connect waits for the engine's PUB. The listener is opened at the first call
-// and, when that failed, at the next (the port may become free).
+// and, when that failed, at the next (the port may become free). ctx is the session's.
 func (d *door) connect(ctx context.Context) (*zmtp.Conn, error) {
-	if d.ln == nil {
-		ln, err := zmtp.Listen(ctx, d.addr)
+	if d.open == nil {
+		open, err := zmtp.Open(ctx, d.addr, d.options, d.second)
 		if err != nil {
 			return nil, err
 		}
-		d.ln = ln
-		d.wg.Go(d.accept)
+		d.open = open
 	}
-	select {
-	case nc := <-d.in:
-		conn, err := zmtp.Accept(ctx, nc, d.s.options(zmtp.SUB))
-		if err == nil {
-			d.busy.Store(true)
-		}
-		return conn, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (d *door) ended() { d.busy.Store(false) }
-
-func (d *door) accept() {
 	for {
-		nc, err := d.ln.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) || !pause(d.s.ctx, minBackoff) {
-				return
-			}
-			continue // out of descriptors, or the peer was gone again
+		conn, err := d.open.Next(ctx)
+		if err == nil {
+			d.s.pingRefused.Store(false)
 		}
-		if !d.busy.Load() {
-			select {
-			case d.in <- nc:
-				continue
-			default:
-			}
+		if !errors.Is(err, zmtp.ErrHandshake) {
+			return conn, err
 		}
-		d.s.log.Warn("a second publisher connected while the first is there: refused; give each data-parallel rank its own port", "from", nc.RemoteAddr().String())
-		nc.Close()
+		d.s.stranger(ctx, err) // no reason to pause: the engine may be next
 	}
 }
+
+// options of a caller: the peer that wants no PINGs may be any of them.
+func (d *door) options() zmtp.Options { return d.s.options(zmtp.SUB, d.s.pingRefused.Load()) }
+
+func (d *door) second(from net.Addr) {
+	d.s.log.Warn("a second publisher connected while the first is there: refused; give each data-parallel rank its own port", "from", from.String())
+}
+
+func (d *door) ended() { d.open.Leave() }
 
 func (d *door) close() {
-	if d.ln == nil {
-		return
-	}
-	d.ln.Close()
-	d.wg.Wait()
-	select {
-	case nc := <-d.in:
-		nc.Close()
-	default:
+	if d.open != nil {
+		d.open.Close()
 	}
 }

@@ -81,14 +81,16 @@ func (s *Stream) liveLoop(ctx context.Context) {
 	}
 }
 
-func (s *Stream) options(t zmtp.SocketType) zmtp.Options {
+// options of a connection; mute: without PINGs, this once, because the peer ended the
+// last one at the first of them. One that was restarted looks the same.
+func (s *Stream) options(t zmtp.SocketType, mute bool) zmtp.Options {
 	o := s.r.o.ZMTP
 	o.Type = t
 	if t == zmtp.SUB {
 		o.Subscriptions = []string{s.src.Topic}
-		if s.pingRefused.Swap(false) {
-			o.Heartbeat = -1 // this once: a peer that was restarted looks the same
-		}
+	}
+	if mute {
+		o.Heartbeat = -1
 	}
 	return o
 }
@@ -146,6 +148,16 @@ func (s *Stream) unreachable(ctx context.Context, err error) {
 	defer s.mu.Unlock()
 	s.story.unreachable(s, err)
 	s.r.o.SourceLost()
+}
+
+// stranger tells of one who called at a `listen:` endpoint and is no publisher.
+func (s *Stream) stranger(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.story.stranger(s, err)
 }
 
 // closeLive ends the live connection without telling the Cursor. s.mu is held.

@@ -69,7 +69,7 @@ func (s *Stream) ask(actx, ctx context.Context, req replay.Request, readers chan
 			return
 		}
 		var err error
-		client, err = replay.DialRouter(actx, s.src.Replay, s.options(zmtp.DEALER))
+		client, err = replay.DialRouter(actx, s.src.Replay, s.options(zmtp.DEALER, false))
 		if err != nil {
 			<-readers
 			s.refused(actx, req, err)

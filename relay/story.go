@@ -1,11 +1,9 @@
 package relay
 
 import (
-	"errors"
 	"strings"
 	"time"
 
-	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/replay"
 )
 
@@ -66,14 +64,16 @@ func (t *story) up(s *Stream, now time.Time) {
 
 func (t *story) unreachable(s *Stream, err error) {
 	t.trouble(err)
-	switch listens := strings.HasPrefix(s.src.Endpoint, listenPrefix); {
-	case listens && errors.Is(err, zmtp.ErrHandshake):
-		s.log.Warn("whoever connected to the listen: endpoint is no publisher: still waiting for the engine's", "error", err)
-	case listens:
+	if strings.HasPrefix(s.src.Endpoint, listenPrefix) {
 		s.log.Warn("cannot listen for the engine's publisher: trying again", "error", err)
-	default:
-		s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
+		return
 	}
+	s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
+}
+
+func (t *story) stranger(s *Stream, err error) {
+	t.trouble(err)
+	s.log.Warn("whoever connected to the listen: endpoint is no publisher: still waiting for the engine's", "error", err)
 }
 
 // refused counts a live message that is no batch in any variant.

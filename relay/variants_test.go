@@ -269,6 +269,32 @@ func TestListenStranger(t *testing.T) {
 	b.until("blocks", func() { p.send(nil, seq(n), stored(n)); n++ }, func() bool { return len(b.held(0)) >= 3 })
 }
 
+// Strangers that connect to a `listen:` endpoint and say nothing do not keep the
+// engine out until they are given up.
+func TestListenSilentStrangers(t *testing.T) {
+	addr := freeport.Addr(t)
+	b := start(t, setup{later: true, relay: func(o *relay.Options) { o.ZMTP.HandshakeTimeout = time.Hour }})
+	b.update(source("listen:tcp://"+addr, nil))
+	for range 20 {
+		var stranger net.Conn
+		b.await("somebody who listens", func() (ok bool) {
+			var err error
+			stranger, err = net.Dial("tcp", addr)
+			return err == nil
+		})
+		defer stranger.Close()
+	}
+	p := newPub(t)
+	if err := p.s.Dial("tcp://" + addr); err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(0)
+	b.until("blocks", func() { p.send(nil, seq(n), stored(n)); n++ }, func() bool { return len(b.held(0)) >= 3 })
+	if !b.logged("the oldest is dropped") || b.logged("a second publisher") {
+		t.Error("the log does not say that strangers were dropped, or calls one a publisher")
+	}
+}
+
 func boolInt(b bool) int {
 	if b {
 		return 1

@@ -103,7 +103,7 @@ func open(ctx context.Context, nc net.Conn, endpoint string, o Options) (*Conn, 
 	}
 	if !stop() {
 		<-cut
-		return fail(ctx.Err())
+		return fail(context.Cause(ctx))
 	}
 	if err == nil {
 		err = nc.SetDeadline(time.Time{})
