@@ -30,7 +30,15 @@ func (h *host) Burned(from, to uint64) {
 
 func (h *host) Unknown(first uint64) {
 	s := (*Stream)(h)
-	s.log.Info("history before the engine's replay buffer is unknown: blocks stored earlier are not published", "first_seq", first)
+	c := s.cursor.State()
+	switch {
+	case s.src.Replay == "" || s.seqless.on:
+		s.log.Info("what the engine stored before this batch is unknown to routers", "first_seq", first, "because", "there is no replay")
+	case c.Replayed == 0 && c.Counters.Ended == 0:
+		s.log.Info("what the engine stored before this batch is unknown to routers", "first_seq", first, "because", "no replay has answered")
+	default:
+		s.log.Info("history before the engine's replay buffer is unknown: blocks stored earlier are not published", "first_seq", first)
+	}
 }
 
 func (h *host) NewEpoch(epoch uint64, cause replay.Cause) {

@@ -177,7 +177,7 @@ func (s *Stream) message(gen int, frames [][]byte) bool {
 	case problem != "":
 		return s.pass(gen, func(t *story) { t.refused(s, frames, problem) })
 	case !s.topicFits(m.Topic):
-		return s.pass(gen, func(t *story) { t.filtered++ })
+		return s.pass(gen, func(t *story) { t.otherLive(s, m.Topic, t.lastMessage) })
 	}
 	want := reserveFor(m.Payload)
 	credit := s.r.credit.take(s, want)
@@ -216,6 +216,7 @@ func (s *Stream) pass(gen int, count func(*story)) bool {
 // credit. s.mu is held.
 func (s *Stream) take(now time.Time, credit bool, m replay.Live) {
 	s.story.lastMessage = now
+	s.story.topics.fits()
 	if !s.number(now, &m) {
 		return
 	}

@@ -95,7 +95,7 @@ func (s *Stream) ask(actx, ctx context.Context, req replay.Request, readers chan
 		s.finish(0)
 		return
 	}
-	s.replay.want, s.replay.active = nil, req.ID
+	s.replay.want, s.replay.active, s.story.asks.heard = nil, req.ID, false
 	s.cursor.ReplaySent(now, req.ID, fresh)
 	s.finish(0)
 	if err := client.Ask(req.Start); err != nil {
@@ -156,7 +156,7 @@ func (s *Stream) readReplies(client *replay.Client) {
 			}
 		case errors.As(err, &bad):
 			s.mu.Lock()
-			s.story.refusedFrames++
+			s.story.replayBad()
 			s.mu.Unlock()
 		default:
 			s.replayDown(client, err)
@@ -173,6 +173,7 @@ func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 	if len(r.Topic) > 0 && !s.topicFits(r.Topic) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.story.replayHeard(s)
 		s.story.otherTopic(s, r.Topic)
 		return s.replay.client == client
 	}
@@ -185,6 +186,7 @@ func (s *Stream) reply(client *replay.Client, r replay.Reply) bool {
 	now := s.begin()
 	still := s.replay.client == client
 	if id := s.replay.active; still && id != 0 {
+		s.story.replayHeard(s)
 		switch {
 		case r.End:
 			s.replay.active = 0

@@ -58,10 +58,12 @@ func (o *owned) Walk(from, to uint64, out *convert.Output) (next, lastID uint64)
 	return h.rs.conv.Walk(from, to, out), o.outbox.LastID()
 }
 
-// tellChanges has heartbeats go out where a rank's state has changed. s.mu is held.
+// tellChanges has heartbeats go out where a rank's state has changed, and the log say
+// what the Cursor has seen. s.mu is held.
 func (s *Stream) tellChanges() {
 	s.ranks = slices.DeleteFunc(s.ranks, func(rs *rankState) bool { return rs.owned.taken.Load() })
 	c := s.cursor.State()
+	s.story.replayLook(s, &c)
 	state, _ := s.state(&c)
 	for _, rs := range s.ranks {
 		if now := rs.state(state); now != rs.told {

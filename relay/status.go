@@ -34,7 +34,7 @@ type Status struct {
 type SourceStatus struct {
 	Source discovery.Source
 	State  string // StateLive …
-	Reason string // why it is not live; "" when it is
+	Reason string // why it is not live, or what is wrong although it is; "": nothing
 	Ready  bool   // its first replay has ended, or it has none
 	Cursor replay.State
 	Ranks  []RankStatus
@@ -43,6 +43,8 @@ type SourceStatus struct {
 	LastMessage   time.Time // zero: none yet
 	LastError     string
 	LastErrorAt   time.Time
+	ReplayFailing bool // the newest replay request brought nothing that helps
+	WrongTopic    bool // batches come, and none live of TOPIC
 	Withheld      bool // no credit: NATS does not confirm fast enough
 	Connects      uint64
 	RefusedFrames uint64
@@ -101,6 +103,7 @@ func (s *Stream) status() SourceStatus {
 	st := SourceStatus{
 		Source: s.src, Cursor: s.cursor.State(), Ready: t.isReady,
 		LiveSince: t.liveSince, LastMessage: t.lastMessage, LastError: t.lastError, LastErrorAt: t.lastErrorAt,
+		ReplayFailing: t.asks.failing != "", WrongTopic: t.topics.wrong,
 		Withheld: !s.credited, Connects: t.connects, RefusedFrames: t.refusedFrames, Filtered: t.filtered,
 		RefusedRanks: t.refusedRanks, ReplayRefused: t.replayRefusals, Undecodable: t.undecodable,
 		Panics: t.panics, Stalls: t.stalls,
@@ -133,9 +136,13 @@ func (s *Stream) state(c *replay.State) (state, reason string) {
 	case !s.credited:
 		return StateReplaying, "NATS does not confirm fast enough: batches wait in the engine's replay buffer"
 	case c.Missing:
-		return StateReplaying, "batches are missing and being replayed"
+		return StateReplaying, "batches are missing and being replayed" + s.story.asks.why()
 	case !c.Proven || !s.story.isReady:
-		return StateReplaying, "the first replay has not ended"
+		return StateReplaying, "the first replay has not ended" + s.story.asks.why()
+	case s.story.topics.wrong:
+		return StateLive, "no live batch has the topic that TOPIC and TOPIC_EXACT ask for"
+	case s.story.asks.failing != "":
+		return StateLive, s.story.asks.failing + ": a gap would stay open"
 	}
 	return StateLive, ""
 }

@@ -24,29 +24,13 @@ type story struct {
 	panics         uint64
 	stalls         uint64 // times without credit to publish
 	toldSilence    bool
-	toldTopic      bool
-	liveless       int // replays that brought batches although no live message ever came
 	isReady        bool
 	readyAt        time.Time
 
+	topics  topics  // whose messages come
 	replays healing // what replay brings, for the log
+	asks    asks    // whether replay answers
 }
-
-// healing is one round of replays as a person is told of it. Gaps are common
-// where an engine's PUB drops, so further ones within gapLine are summed up.
-type healing struct {
-	began         time.Time // when the running round began; zero: none
-	from, to      uint64    // seq of the first and the last replayed batch it applied
-	batches       uint64
-	told          time.Time // of the newest line
-	gapsUntold    uint64    // gaps healed since
-	batchesUntold uint64
-}
-
-const (
-	gapLine      = 10 * time.Second
-	livelessTold = 3 // one or two can come of live batches that were lost at the start
-)
 
 func (t *story) trouble(err error) {
 	t.lastError, t.lastErrorAt = err.Error(), time.Now()
@@ -55,6 +39,7 @@ func (t *story) trouble(err error) {
 func (t *story) up(s *Stream, now time.Time) {
 	t.connects++
 	t.liveSince = now
+	t.topics.connected()
 	if t.connects == 1 {
 		s.log.Info("connected to the engine", "topic", s.src.Topic, "replay", s.src.Replay)
 	} else {
@@ -92,16 +77,6 @@ func (t *story) mixed(s *Stream) {
 	s.log.Warn("batches with and without a sequence number on one connection: those unlike the first are left out")
 }
 
-// otherTopic is a replayed batch that TOPIC leaves out: nothing else shows why
-// a stream stays silent.
-func (t *story) otherTopic(s *Stream, topic []byte) {
-	t.filtered++
-	if !t.toldTopic {
-		t.toldTopic = true
-		s.log.Warn("the engine's batches have another topic than TOPIC and TOPIC_EXACT ask for: they are left out", "their_topic", string(topic[:min(len(topic), 200)]), "topic", s.src.Topic)
-	}
-}
-
 // silence tells once of an engine that has sent nothing at all since it was
 // connected, and returns when to look again; zero: no more.
 func (t *story) silence(s *Stream, now time.Time) time.Time {
@@ -127,76 +102,9 @@ func (t *story) silence(s *Stream, now time.Time) time.Time {
 
 func (t *story) down(s *Stream, err error) {
 	t.liveSince = time.Time{}
+	t.asks.failing = "" // no news of an engine that is gone
 	t.trouble(err)
 	s.log.Warn("live connection ended", "error", err)
-}
-
-func (t *story) asked(now time.Time) {
-	if t.replays.began.IsZero() {
-		t.replays.began, t.replays.batches = now, 0
-	}
-}
-
-func (t *story) applied(seq uint64, replayed bool) {
-	h := &t.replays
-	if !replayed {
-		return
-	}
-	if h.batches == 0 {
-		h.from = seq
-	}
-	h.to = seq
-	h.batches++
-}
-
-// roundEnded tells of a replay that brought something.
-func (t *story) roundEnded(s *Stream, now time.Time) {
-	h := &t.replays
-	began, n := h.began, h.batches
-	h.began, h.batches = time.Time{}, 0
-	if n == 0 || began.IsZero() {
-		return
-	}
-	if t.lastMessage.IsZero() {
-		if t.liveless++; t.liveless == livelessTold {
-			s.log.Warn("batches come by replay alone, late, and none live: TOPIC is not the engine's, or the two endpoints are not of one engine", "topic", s.src.Topic, "replay", s.src.Replay)
-		}
-	}
-	if now.Sub(h.told) < gapLine {
-		h.gapsUntold++
-		h.batchesUntold += n
-		return
-	}
-	attrs := []any{"from_seq", h.from, "to_seq", h.to, "batches", n, "took", now.Sub(began).Round(time.Millisecond).String()}
-	if h.gapsUntold > 0 {
-		attrs = append(attrs, "gaps_since_last_line", h.gapsUntold, "their_batches", h.batchesUntold)
-	}
-	h.told, h.gapsUntold, h.batchesUntold = now, 0, 0
-	s.log.Info("gap healed by replay", attrs...)
-}
-
-func (t *story) replayRefused(s *Stream, err error) {
-	t.replayRefusals++
-	t.trouble(err)
-	s.log.Warn("the replay endpoint cannot be reached: gaps stay open until it can", "replay", s.src.Replay, "error", err)
-}
-
-func (t *story) replayDown(s *Stream, err error) {
-	t.trouble(err)
-	s.log.Debug("replay connection ended", "error", err)
-}
-
-func (t *story) ready(s *Stream) {
-	first := !t.isReady && t.readyAt.IsZero()
-	t.isReady, t.readyAt = true, s.now
-	h := &t.replays
-	switch {
-	case s.src.Replay != "" && !h.began.IsZero():
-		s.log.Info("live: the first replay has ended", "batches", h.batches, "took", s.now.Sub(h.began).Round(time.Millisecond).String())
-		h.began, h.batches = time.Time{}, 0
-	case s.src.Replay == "" && first:
-		s.log.Warn("live without replay: every lost batch is lost history, and a restart of the engine that lands on the same seq cannot be seen; set REPLAY_ENDPOINTS where the engine has a replay endpoint")
-	}
 }
 
 func (t *story) newEpoch(s *Stream, epoch uint64, cause replay.Cause) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,6 +149,42 @@ func TestTopics(t *testing.T) {
 				t.Error("nothing was filtered")
 			}
 		})
+	}
+}
+
+// TOPIC_EXACT with the beginning of the engine's topic lets nothing pass, and nothing
+// is replayed: one line says so, safe to print, and how to set it right.
+func TestTopicExactAlone(t *testing.T) {
+	b := start(t, setup{later: true, relay: func(o *relay.Options) { o.SilentAfter = 30 * time.Millisecond }})
+	p := newPub(t)
+	b.update(source(p.bind(), func(s *discovery.Source) { s.Topic, s.TopicExact = "kv", true }))
+	theirs := []byte("kv@10.0.0.7@m\x1b[2J\n" + strings.Repeat("x", 1000))
+	n := uint64(0)
+	b.until("the warning", func() { p.send(theirs, seq(n), stored(n)); n++ }, func() bool { return b.source(0).WrongTopic })
+	for range 20 {
+		p.send(theirs, seq(n), stored(n))
+		n++
+	}
+	b.until("ours", func() { p.send([]byte("kv"), seq(n), stored(n)); n++ }, func() bool { return !b.source(0).WrongTopic })
+	b.mu.Lock()
+	log := b.logs.String()
+	b.mu.Unlock()
+	var lines []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "have another topic than TOPIC and TOPIC_EXACT ask for") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) != 1 {
+		t.Fatalf("told %d times: %q", len(lines), lines)
+	}
+	for _, want := range []string{`kv@10.0.0.7@m\x1b[2J\nxxx`, "topic=kv ", "topic_exact=true", `set="TOPIC to their_topic, or TOPIC_EXACT=false"`} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("no %s in %q", want, lines[0])
+		}
+	}
+	if len(lines[0]) > 800 {
+		t.Errorf("a line of %d bytes", len(lines[0]))
 	}
 }
 

@@ -118,6 +118,8 @@ func sourceMetrics() []metric {
 			func(s *src) float64 { return float64(s.RefusedFrames) }),
 		perSource("kvrelay_filtered_messages_total", counter, "Messages of other topics than TOPIC.",
 			func(s *src) float64 { return float64(s.Filtered) }),
+		perSource("kvrelay_topic_mismatch", gauge, "1 while batches come, and none live of the topic that TOPIC and TOPIC_EXACT ask for.",
+			func(s *src) float64 { return number(s.WrongTopic) }),
 		perSource("kvrelay_held_batches", gauge, "Batches of the rank that wait for missing ones.",
 			func(s *src) float64 { return float64(s.Cursor.Held) }),
 		perSource("kvrelay_panics_total", counter, "Batches that made kvrelay panic: a bug, please report it. The rank was cleared.",
@@ -159,6 +161,8 @@ func replayMetrics() []metric {
 			func(s *src) float64 { return float64(s.Cursor.Polls) }),
 		perSource("kvrelay_replay_attempts", gauge, "Replay attempts in a row without progress; at REPLAY_ATTEMPTS history counts as lost.",
 			func(s *src) float64 { return float64(s.Cursor.Attempts) }),
+		perSource("kvrelay_replay_failing", gauge, "1 when the newest replay request was refused or not answered: a gap would stay open.",
+			func(s *src) float64 { return number(s.ReplayFailing) }),
 		perSource("kvrelay_replay_running", gauge, "1 while a replay is under way.",
 			func(s *src) float64 { return number(s.Cursor.Replaying) }),
 	}
