@@ -118,6 +118,13 @@ func mockFlags(args []string, stdout, stderr io.Writer) (s mockSettings, code in
 			return refuse(fmt.Errorf("--%s=0: want 1 or more", n.flag))
 		}
 	}
+	for _, text := range []struct{ flag, given string }{
+		{"host", o.Host}, {"role", *role}, {"kv-cache-report-mode", *report}, {"encoding", *encoding}, {"batch-encoding", *batches}, {"hashes", *hashes}, {"replay", *replay},
+	} {
+		if text.given == "" { // likewise
+			return refuse(fmt.Errorf("--%s=: want a value, or leave the flag out", text.flag))
+		}
+	}
 	var err error
 	if o.Faults, err = mockengine.ParseFaults(*faults); err != nil {
 		return refuse(err)
@@ -166,7 +173,7 @@ func serveMock(ctx context.Context, e *mockengine.Engine, s mockSettings, stdout
 	}
 	if err := e.Listen(); err != nil {
 		// As the engines: said, not advertised, and the service goes on.
-		s.engine.Log.Error("no KV events: cannot bind; free the port, or choose another with --event-port and --replay-port", "err", err)
+		s.engine.Log.Error("no KV events: cannot bind; free the port, choose another with --event-port and --replay-port, or correct --host", "err", err)
 	}
 	for _, src := range e.Sources() {
 		fmt.Fprintf(stdout, "rank %d events %s replay %s\n", src.Rank, src.Endpoint, orNone(src.ReplayEndpoint))

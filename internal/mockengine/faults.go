@@ -108,7 +108,7 @@ func (f Fault) check() error {
 		if in.Whole {
 			kind = "a whole number"
 		}
-		return fmt.Errorf("%w: %s: want %s from %v to %v", ErrFault, f, kind, in.Low, in.High)
+		return fmt.Errorf("%w: %s: want %s from %.0f to %.0f", ErrFault, f, kind, in.Low, in.High)
 	}
 	return nil
 }

@@ -212,7 +212,7 @@ func TestOptionsProblems(t *testing.T) {
 		BlockSize: -1, Blocks: 1, Ranks: 5000, Replay: "5frame", Encoding: "xml", Rate: -1, EventPort: 65535,
 		Faults: []Fault{{"drop", 2}, {"nope", 0}, {FaultOvertake, 5}},
 	})
-	for _, want := range []string{"block size -1", "blocks 1:", "ranks 5000", `replay shape "5frame": want 4frame, 3frame`, `encoding "xml": want array, map`,
+	for _, want := range []string{"block-size -1", "blocks 1:", "data-parallel-size 5000", `replay "5frame": want 4frame, 3frame`, `encoding "xml": want array, map`,
 		"rate -1", "drop=2", `"nope" is none of`, "overtake needs a workload"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("problems do not name %s:\n%v", want, err)
@@ -220,8 +220,8 @@ func TestOptionsProblems(t *testing.T) {
 	}
 	for o, want := range map[*Options]string{
 		{EventPort: 5000, ReplayPort: 5003, Ranks: 4}:                 "overlap",
-		{EventPort: 65535, Ranks: 2}:                                  "event port 65535",
-		{FirstRank: 65535, Ranks: 2}:                                  "first rank",
+		{EventPort: 65535, Ranks: 2}:                                  "event-port 65535",
+		{FirstRank: 65535, Ranks: 2}:                                  "data-parallel-start-rank 65535: want 0 to 65534",
 		{Workload: &Workload{Arrivals: 9}}:                            "arrivals 9",
 		{Workload: &Workload{FollowUps: 2}}:                           "probabilities",
 		{Blocks: 4, Workload: &Workload{PrefixBlocks: 4}}:             "the pool has 4",
@@ -229,6 +229,22 @@ func TestOptionsProblems(t *testing.T) {
 	} {
 		if _, err := New(*o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+	for o, want := range map[*Options]string{ // one wrong value is one problem, and its bounds are some that can be kept
+		{Ranks: 99_999}: "data-parallel-size 99999: want 1 to 1024",
+		{Ranks: -5, FirstRank: 7, EventPort: 5000, ReplayPort: 5003}: "data-parallel-size -5: want 1 to 1024",
+		{BufferSteps: -1}:                    "buffer-steps -1: want 1 to 16777216",
+		{BufferSteps: 1 << 30}:               "buffer-steps 1073741824: want 1 to 16777216",
+		{HWM: -1}:                            "hwm -1: want 1 to 16777216",
+		{ReplayHWM: -1}:                      "replay-hwm -1: want 1 to 67108864, or 0",
+		{Blocks: -1, Workload: &Workload{}}:  "blocks -1: want 2 to 16777216",
+		{EventPort: -1, ReplayPort: 2}:       "event-port -1: want 1 to 65535, or 0 for free ones",
+		{ReplayPort: 70000, Ranks: 8}:        "replay-port 70000: want 1 to 65528, or 0 for free ones",
+		{Faults: []Fault{{FaultBurst, 0.5}}}: "bad fault: burst=0.5: want a whole number from 1 to 16777216",
+	} {
+		if _, err := New(*o); err == nil || err.Error() != "mock engine: "+want {
+			t.Errorf("%+v: %v, want %q alone", o, err, want)
 		}
 	}
 	if _, err := New(Options{EventPort: 5000, ReplayPort: 5004, Ranks: 4}); err != nil {

@@ -133,9 +133,6 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.Replay, Reply4)
 	def(&o.BufferSteps, defaultBufferSteps)
 	def(&o.HWM, defaultHWM)
-	if o.ReplayHWM == 0 {
-		o.ReplayHWM = replayHWM(o.Replay, o.BufferSteps)
-	}
 	def(&o.Host, "127.0.0.1")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -145,33 +142,45 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	between := func(name string, n, low, high int) {
-		if n < low || n > high {
-			bad("%s %d: want %d to %d", name, n, low, high)
+	// Named as the flags of `kvrelay mock`. What follows from a wrong value is not
+	// judged by it: its bound would be wrong, too.
+	within := func(name string, n, low, high int, or string) bool {
+		ok := n >= low && n <= high
+		if !ok {
+			bad("%s %d: want %d to %d%s", name, n, low, high, or)
 		}
+		return ok
 	}
-	between("block size", o.BlockSize, 1, 1<<16)
-	between("blocks", o.Blocks, 2, 1<<24)
-	between("ranks", o.Ranks, 1, maxRanks)
-	between("first rank", o.FirstRank, 0, math.MaxUint16-o.Ranks+1)
-	between("buffer steps", o.BufferSteps, 1, 1<<24)
-	between("high-water mark", o.HWM, 1, 1<<24)
-	between("replay high-water mark", o.ReplayHWM, 1, 1<<26)
+	size := within("block-size", o.BlockSize, 1, 1<<16, "")
+	size = within("blocks", o.Blocks, 2, 1<<24, "") && size
+	ranks := o.Ranks
+	if !within("data-parallel-size", ranks, 1, maxRanks, "") {
+		ranks = 1
+	}
+	within("data-parallel-start-rank", o.FirstRank, 0, math.MaxUint16-ranks+1, "")
+	steps := within("buffer-steps", o.BufferSteps, 1, 1<<24, "")
+	within("hwm", o.HWM, 1, 1<<24, "")
+	if o.ReplayHWM != 0 {
+		within("replay-hwm", o.ReplayHWM, 1, 1<<26, ", or 0")
+	} else if steps {
+		o.ReplayHWM = replayHWM(o.Replay, o.BufferSteps)
+	}
+	ports := true
 	port := func(name string, p int) {
-		if p != 0 {
-			between(name, p, 1, math.MaxUint16-o.Ranks+1)
+		if p != 0 && !within(name, p, 1, math.MaxUint16-ranks+1, ", or 0 for free ones") {
+			ports = false
 		}
 	}
-	port("event port", o.EventPort)
-	port("replay port", o.ReplayPort)
-	if o.EventPort != 0 && o.ReplayPort != 0 && o.Replay != NoReplay && abs(o.EventPort-o.ReplayPort) < o.Ranks {
-		bad("event ports %d… and replay ports %d… of %d ranks overlap", o.EventPort, o.ReplayPort, o.Ranks)
+	port("event-port", o.EventPort)
+	port("replay-port", o.ReplayPort)
+	if ports && o.EventPort != 0 && o.ReplayPort != 0 && o.Replay != NoReplay && abs(o.EventPort-o.ReplayPort) < ranks {
+		bad("event ports %d… and replay ports %d… of %d ranks overlap", o.EventPort, o.ReplayPort, ranks)
 	}
 	oneOf(bad, "encoding", o.Encoding, Array, Map)
-	oneOf(bad, "batch encoding", o.BatchEncoding, Array, Map)
-	oneOf(bad, "hash encoding", o.Hashes, Unsigned, Signed, BytesHash)
-	oneOf(bad, "report mode", o.Report, Incremental, Full)
-	oneOf(bad, "replay shape", o.Replay, Reply4, Reply3, ReplyATOM, ReplyATOMNoEnd, NoReplay)
+	oneOf(bad, "batch-encoding", o.BatchEncoding, Array, Map)
+	oneOf(bad, "hashes", o.Hashes, Unsigned, Signed, BytesHash)
+	oneOf(bad, "kv-cache-report-mode", o.Report, Incremental, Full)
+	oneOf(bad, "replay", o.Replay, Reply4, Reply3, ReplyATOM, ReplyATOMNoEnd, NoReplay)
 	oneOf(bad, "role", o.Role, Aggregated, Prefill, Decode)
 	if !(o.Rate >= 0 && o.Rate <= maxRate) {
 		bad("rate %v: want 0 to %d steps a second", o.Rate, maxRate)
@@ -183,7 +192,7 @@ func (o Options) withDefaults() (Options, error) {
 			bad("fault %s needs a workload to overtake with", f.Kind)
 		}
 	}
-	if o.Workload != nil {
+	if o.Workload != nil && size {
 		w, err := o.Workload.withDefaults(o.BlockSize, o.Blocks)
 		if err != nil {
 			errs = append(errs, err)

@@ -56,7 +56,7 @@ func (w Workload) withDefaults(blockSize, blocks int) (Workload, error) {
 		bad("follow-ups %v, full reports %v: want probabilities", w.FollowUps, w.FullReports)
 	}
 	if n := w.PrefixBlocks + w.SuffixBlocks + w.AnswerBlocks + 1; len(errs) == 0 && n > blocks {
-		bad("one request may need %d blocks of %d tokens, the pool has %d", n, blockSize, blocks)
+		bad("one request may need %d blocks of %d tokens, the pool has %d: more blocks are wanted", n, blockSize, blocks)
 	}
 	return w, errors.Join(errs...)
 }
