@@ -22,7 +22,7 @@ var endStates = []struct {
 }{
 	{name: "live", reach: func(k *bedRank) { k.settle() }},
 	{name: "nobody there", left: true, nothing: true, before: func(k *bedRank) { k.Kill(); k.b.noNATS() }, reach: func(k *bedRank) {
-		k.b.strikes("the engine is missed", func() bool { return k.b.said("cannot be reached") > 0 || k.b.said("refused") > 0 })
+		k.b.strikes("the engine is missed", func() bool { return k.b.said("waiting for the engine") > 0 })
 	}},
 	{name: "first replay stalls", before: func(k *bedRank) { k.publish(5, 0); k.Silence(true) }, reach: func(k *bedRank) {
 		k.b.strikes("a replay stalls", func() bool { return k.cursor().Stalled > 0 })

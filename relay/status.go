@@ -137,7 +137,9 @@ func (s *Stream) state(c *replay.State) (state, reason string) {
 		return StateReplaying, "NATS does not confirm fast enough: batches wait in the engine's replay buffer"
 	case c.Missing:
 		return StateReplaying, "batches are missing and being replayed" + s.story.asks.why()
-	case !c.Proven || !s.story.isReady:
+	case !c.Proven && s.story.isReady:
+		return StateReplaying, "connected again; a replay has not shown yet which engine this is" + s.story.asks.why()
+	case !s.story.isReady:
 		return StateReplaying, "the first replay has not ended" + s.story.asks.why()
 	case s.story.topics.wrong:
 		return StateLive, "no live batch has the topic that TOPIC and TOPIC_EXACT ask for"

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"errors"
 	"strings"
 	"time"
 
+	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/replay"
 )
 
@@ -49,11 +51,14 @@ func (t *story) up(s *Stream, now time.Time) {
 
 func (t *story) unreachable(s *Stream, err error) {
 	t.trouble(err)
-	if strings.HasPrefix(s.src.Endpoint, listenPrefix) {
+	switch {
+	case strings.HasPrefix(s.src.Endpoint, listenPrefix):
 		s.log.Warn("cannot listen for the engine's publisher: trying again", "error", err)
-		return
+	case errors.Is(err, zmtp.ErrHandshake):
+		s.log.Warn("waiting for the engine: what answers at its event endpoint is no publisher", "error", err)
+	default:
+		s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
 	}
-	s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
 }
 
 func (t *story) stranger(s *Stream, err error) {
@@ -104,6 +109,11 @@ func (t *story) down(s *Stream, err error) {
 	t.liveSince = time.Time{}
 	t.asks.failing = "" // no news of an engine that is gone
 	t.trouble(err)
+	var frame *zmtp.FrameError
+	if errors.As(err, &frame) {
+		s.log.Warn("live connection given up: what comes is no ZMTP, or more than MAX_FRAME_BYTES", "error", err)
+		return
+	}
 	s.log.Warn("live connection ended", "error", err)
 }
 

@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
+	"github.com/kvrelay/kvrelay/internal/zmtp"
 	"github.com/kvrelay/kvrelay/replay"
 )
 
@@ -30,8 +32,10 @@ type asks struct {
 
 const (
 	replayRefuses = "the replay endpoint cannot be reached"
+	replayForeign = "what answers at the replay endpoint is no engine's replay socket"
 	replaySilent  = "the replay endpoint does not answer"
 	replayGarbled = "what the replay endpoint answers is no batch"
+	replayBroken  = "what the replay endpoint sends is no ZMTP, or more than MAX_FRAME_BYTES"
 )
 
 // why is the end of a sentence about a replay.
@@ -123,11 +127,20 @@ func (t *story) replayRefused(s *Stream, err error) {
 	t.replayRefusals++
 	t.trouble(err)
 	t.asks.failing, t.asks.told = replayRefuses, true
+	if errors.Is(err, zmtp.ErrHandshake) {
+		t.asks.failing = replayForeign
+		s.log.Warn("what answers at the replay endpoint is no engine's replay socket: gaps stay open until one does", "replay", s.src.Replay, "error", err)
+		return
+	}
 	s.log.Warn("the replay endpoint cannot be reached: gaps stay open until it can", "replay", s.src.Replay, "error", err)
 }
 
 func (t *story) replayDown(s *Stream, err error) {
 	t.trouble(err)
+	var frame *zmtp.FrameError
+	if errors.As(err, &frame) {
+		t.asks.heard, t.asks.failing = true, replayBroken
+	}
 	s.log.Debug("replay connection ended", "error", err)
 }
 

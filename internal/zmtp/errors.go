@@ -49,6 +49,9 @@ type FrameError struct {
 
 func (e *FrameError) Error() string {
 	s := strings.ReplaceAll(string(e.Reason), "_", " ") + ": " + strconv.FormatUint(e.Got, 10)
+	if e.Reason == BadFlags || e.Reason == BadCommand {
+		s = "what comes is no ZMTP, " + s
+	}
 	if e.Limit > 0 {
 		s += " (limit " + strconv.FormatUint(e.Limit, 10) + ")"
 	}

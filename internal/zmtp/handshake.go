@@ -45,7 +45,11 @@ func handshake(nc net.Conn, o Options) (pongs bool, err error) {
 			err = g.err
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = fmt.Errorf("not complete after %v: %w", o.HandshakeTimeout, os.ErrDeadlineExceeded)
+			came := "the peer says nothing"
+			if n := len(g.seen); n > 0 {
+				came = fmt.Sprintf("%d bytes came", n)
+			}
+			err = fmt.Errorf("not complete after %v, %s: %w", o.HandshakeTimeout, came, os.ErrDeadlineExceeded)
 		}
 	}()
 	_, err = zmq4.Open(g, sec, zmq4.SocketType(o.Type), nil, false, nil)
@@ -83,7 +87,10 @@ func (g *guard) Read(p []byte) (int, error) {
 			err = io.ErrUnexpectedEOF
 		}
 		g.err = err
-		if gone := err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET); gone && len(g.seen) < greetingLen {
+		switch gone := err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET); {
+		case gone && len(g.seen) == 0:
+			g.err = fmt.Errorf("peer closed and said nothing: it is no ZMTP socket, a proxy whose target is away, or wants another security mechanism than %s: %w", g.mechanism, err)
+		case gone && len(g.seen) < greetingLen:
 			// libzmq leaves like this when it has seen ours.
 			g.err = fmt.Errorf("peer closed within its greeting; perhaps it wants another security mechanism than %s: %w", g.mechanism, err)
 		}
@@ -107,6 +114,9 @@ func (g *guard) Write(p []byte) (int, error) {
 // look judges what has been read so far.
 func (g *guard) look() error {
 	s := g.seen
+	if len(s) > 1 && (s[0] == 0x15 || s[0] == 0x16) && s[1] == 3 { // an alert or a handshake record
+		return errors.New("peer speaks TLS, not ZMTP")
+	}
 	if len(s) > 0 && s[0] != 0xFF {
 		return fmt.Errorf("peer does not speak ZMTP: it begins with %q", sanitise(s[:min(len(s), 16)]))
 	}

@@ -36,11 +36,11 @@ func TestHandshakeRefuses(t *testing.T) {
 		is   error  // besides ErrHandshake
 		text string // part of the error
 	}{
-		{"accepts and closes", func(*peer) {}, nil, "within its greeting"},
+		{"accepts and closes", func(*peer) {}, nil, "closed and said nothing"},
 		{"closes after the greeting", func(p *peer) { p.put(greeting); p.br.Peek(1) }, nil, ""},
 		{"closes within the greeting", func(p *peer) { p.put(greeting[:20]); p.br.Peek(1) }, nil, "another security mechanism"},
-		{"says nothing", func(p *peer) { p.drain() }, os.ErrDeadlineExceeded, "not complete after"},
-		{"stops within the greeting", say(greeting[:30]), os.ErrDeadlineExceeded, "not complete after"},
+		{"says nothing", func(p *peer) { p.drain() }, os.ErrDeadlineExceeded, ", the peer says nothing"},
+		{"stops within the greeting", say(greeting[:30]), os.ErrDeadlineExceeded, ", 30 bytes came"},
 		{"stops within READY", after(ready("Socket-Type", "PUB")[:9]), os.ErrDeadlineExceeded, "not complete after"},
 		{"drips", func(p *peer) {
 			tick := time.NewTicker(20 * time.Millisecond)
@@ -54,6 +54,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		}, os.ErrDeadlineExceeded, "not complete after"},
 		{"HTTP", say([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), nil, `begins with "HTTP/1.1 400 Bad`},
 		{"NATS", say([]byte("INFO {\"server_id\":\"x\"}\r\n")), nil, `begins with "INFO {`},
+		{"TLS alert", say([]byte("\x15\x03\x01\x00\x02\x02\x46")), nil, "speaks TLS"},
 		{"escape codes", say([]byte("\x1b[2J\x1b]0;owned\x07 and more")), nil, `begins with "?[2J?]0;owned? a"`},
 		{"ZMTP 1.0", say([]byte{1, 0}), nil, "does not speak ZMTP"},
 		{"ZMTP 1.0 with a long identity", say(append([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0}, 0)), nil, "bad signature"},
