@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -77,10 +78,11 @@ type watcher struct {
 	live      chan message
 	held      []message
 	heldBytes int
-	ended     bool   // the live connection has
-	sent      bool   // a batch came on it …
-	newest    uint64 // … and this is the last one's number
-	late      int    // times that askLate asked, the last time at lateAt
+	ended     bool        // the live connection has
+	sent      bool        // a batch came on it …
+	newest    uint64      // … and this is the last one's number
+	mute      atomic.Bool // the peer ended the last connection at our first PING
+	late      int         // times that askLate asked, the last time at lateAt
 	lateAt    time.Time
 }
 
@@ -92,22 +94,25 @@ type message struct {
 }
 
 func (w *watcher) run(ctx context.Context) {
-	var ln net.Listener
+	var door *zmtp.Door
 	if addr, listens := strings.CutPrefix(w.src.Endpoint, "listen:"); listens {
 		var err error
-		if ln, err = zmtp.Listen(ctx, addr); err != nil {
+		if door, err = zmtp.Open(ctx, addr, w.options, func(net.Addr) {}); err != nil {
 			w.s.Live.Error = err.Error()
 			return
 		}
-		defer context.AfterFunc(ctx, func() { ln.Close() })()
-		defer ln.Close()
+		defer door.Close()
 	}
 	for ctx.Err() == nil {
-		conn, err := w.connect(ctx, ln)
+		conn, err := w.connect(ctx, door)
 		if err == nil {
 			w.connection(ctx, conn)
-		} else if ctx.Err() == nil || w.s.Live.Error == "" && ln == nil {
+		} else if ctx.Err() == nil || w.s.Live.Error == "" && door == nil {
 			w.s.Live.Error = err.Error()
+		}
+		w.mute.Store(strings.Contains(w.s.Live.Error, zmtp.ErrPingRefused.Error()))
+		if err == nil && door != nil {
+			door.Leave()
 		}
 		t := time.NewTimer(redial)
 		select {
@@ -118,20 +123,21 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-func (w *watcher) connect(ctx context.Context, ln net.Listener) (*zmtp.Conn, error) {
+func (w *watcher) connect(ctx context.Context, door *zmtp.Door) (*zmtp.Conn, error) {
+	if door == nil {
+		return zmtp.Dial(ctx, w.src.Endpoint, w.options())
+	}
+	return door.Next(ctx)
+}
+
+// options are also asked for by the door's goroutines.
+func (w *watcher) options() zmtp.Options {
 	o := w.o.ZMTP
 	o.Type, o.Subscriptions = zmtp.SUB, []string{w.src.Topic}
-	if strings.Contains(w.s.Live.Error, zmtp.ErrPingRefused.Error()) {
+	if w.mute.Load() {
 		o.Heartbeat = -1
 	}
-	if ln == nil {
-		return zmtp.Dial(ctx, w.src.Endpoint, o)
-	}
-	nc, err := ln.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return zmtp.Accept(ctx, nc, o)
+	return o
 }
 
 // connection looks at one live connection until it or ctx ends.
