@@ -98,6 +98,8 @@ func TestNoiseAtThePorts(t *testing.T) {
 		"mute sockets": {hangs(handshake("PUB")), hangs(handshake("ROUTER")), []string{"replay requests are in vain", "the replay endpoint does not answer"}},
 		"a ROUTER of garbage": {hangs(handshake("PUB")), hangs(append(handshake("ROUTER"), bytes.Repeat([]byte{0xF3}, 9)...)),
 			[]string{"replay requests are in vain", "sends is no ZMTP"}},
+		"a ROUTER of other words": {hangs(handshake("PUB")), hangs(append(handshake("ROUTER"), "\x00\x05hello"...)),
+			[]string{"replay requests are in vain", "answers is no batch"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -97,7 +97,7 @@ func (s *Stream) anew() {
 	defer s.finish(0)
 	s.newCursor(s.cursor.State().Epoch + 1)
 	s.republish, s.seqless = false, seqless{}
-	s.story.isReady = false
+	s.story.isReady, s.story.replays = false, healing{}
 	for _, rs := range s.ranks {
 		rs.rebuild, rs.base = nil, 0
 		if !rs.owned.resume.Load() {

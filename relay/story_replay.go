@@ -23,12 +23,14 @@ const gapLine = 10 * time.Second
 
 // asks is what a person is told of the replay endpoint itself.
 type asks struct {
-	failing   string // why the newest request brought nothing that helps; "": it did, or there was none
-	told      bool   // the log has it
-	heard     bool   // something came in answer to the newest request
-	stalled   uint64 // rounds of the Cursor's that ended without a marker, as far as they were looked at
-	exhausted uint64 // likewise, times that its attempts were
+	failing string // why the newest request brought nothing that helps; "": it did, or there was none
+	told    bool   // the log has it
+	heard   bool   // something came in answer to the newest request
+	stalled uint64 // rounds of the Cursor's that ended without a marker, as far as they were looked at
+	vain    int    // of these, those since the newest answer that brought nothing that helps
 }
+
+const vainTold = 3 // one or two can be of an engine that dies, or is busy
 
 const (
 	replayRefuses = "the replay endpoint cannot be reached"
@@ -52,7 +54,7 @@ func (t *story) replayHeard(s *Stream) {
 	if a.told {
 		s.log.Info("the replay endpoint answers: what is missing is fetched from it again", "replay", s.src.Replay)
 	}
-	a.heard, a.told, a.failing = true, false, ""
+	a.heard, a.told, a.failing, a.vain = true, false, "", 0
 }
 
 // replayBad: something came that cannot be read.
@@ -65,14 +67,19 @@ func (t *story) replayBad() {
 // is called after each of its inputs.
 func (t *story) replayLook(s *Stream, c *replay.State) {
 	a := &t.asks
-	if c.Stalled > a.stalled && !a.heard {
-		a.failing = replaySilent
+	if c.Stalled > a.stalled {
+		if !a.heard {
+			a.failing = replaySilent
+		}
+		if a.failing != "" {
+			a.vain++
+		}
+		if a.vain >= vainTold && !a.told {
+			a.told = true
+			s.log.Warn("replay requests are in vain: gaps stay open until they are answered", "because", a.failing, "replay", s.src.Replay)
+		}
 	}
-	if c.Exhausted > a.exhausted && a.failing != "" && !a.told {
-		a.told = true
-		s.log.Warn("replay requests are in vain: gaps stay open until they are answered", "because", a.failing, "replay", s.src.Replay)
-	}
-	a.stalled, a.exhausted = c.Stalled, c.Exhausted
+	a.stalled = c.Stalled
 	if t.isReady && !c.Replaying && !s.cursor.Draining() {
 		t.replays.began = time.Time{} // a round that was given up is no part of the next
 	}
