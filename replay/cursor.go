@@ -48,13 +48,14 @@ type Cursor struct {
 
 	// The live connection.
 	live    bool
-	proven  bool      // it leads to the incarnation whose batches were applied
-	shown   bool      // without replay: a batch of this very connection fitted in
-	credit  bool      // batches may be applied
-	waiting bool      // Away was said, and not yet taken back
-	readied bool      // Ready was said
-	downAt  time.Time // when the live connection ended; zero: it is up, or never asked for
-	pinged  time.Time // when the newest PING that it answered was sent
+	proven  bool          // it leads to the incarnation whose batches were applied
+	shown   bool          // without replay: a batch of this very connection fitted in
+	credit  bool          // batches may be applied
+	waiting bool          // Away was said, and not yet taken back
+	readied bool          // Ready was said
+	downAt  time.Time     // when the live connection ended; zero: it is up, or never asked for
+	wasDown time.Duration // in all before, since one was proven
+	pinged  time.Time     // when the newest PING that it answered was sent
 
 	// The replay connection and the round on it.
 	round     *round // nil: none asked for
@@ -132,6 +133,9 @@ func (c *Cursor) LiveUp(now time.Time) {
 		// Perhaps another engine, which may open its ROUTER late. Shorter interruptions
 		// do not count, or a live connection that flaps would wait for ever.
 		c.refused, c.refusals = time.Time{}, 0
+	}
+	if !c.downAt.IsZero() {
+		c.wasDown += now.Sub(c.downAt)
 	}
 	c.live, c.downAt, c.pinged = true, time.Time{}, time.Time{}
 	c.restPoll()
@@ -274,7 +278,7 @@ func (c *Cursor) Tick(now time.Time) {
 		if c.downAt.IsZero() {
 			c.downAt = now
 		}
-		if !c.waiting && due(c.downAt.Add(c.cfg.DeadAfter)) {
+		if !c.waiting && due(c.deadAt()) {
 			c.away()
 		}
 		return
@@ -306,7 +310,7 @@ func (c *Cursor) Deadline() time.Time {
 	case c.ended:
 	case !c.live:
 		if !c.waiting && !c.downAt.IsZero() {
-			d = c.downAt.Add(c.cfg.DeadAfter)
+			d = c.deadAt()
 		}
 	default:
 		sooner(c.keepBy)

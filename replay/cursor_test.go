@@ -384,6 +384,10 @@ func TestAway(t *testing.T) {
 	x.do("up L3 sent").want("ask 2 fresh").do("R2").want("back", "apply 3 3 live")
 	x.do("down +30s up sent").want("close", "away", "ask 3 fresh")
 	x.do("R3:other").want("epoch 1 restart", "close", "reopen").do("+30s").want("away") // unreachable again
+	// A connection that proves nothing does not make the time begin anew, one that does makes it.
+	x = running(t, Config{}, 3).do("down +20s up +10s refused down +9s").ignore().do("+999ms").want().do("+1ms").want("away")
+	x.do("up +1h down +1h up sent R2").ignore().do("down").want("close").do("+29999ms").want().do("+1ms").want("away")
+	running(t, Config{NoReplay: true}, 3).do("down +20s up +10s down +29999ms").want().do("+1ms").want("away")
 	// Never reached at all.
 	newTable(t, Config{}).do("+30s").want("away").do("up sent R0").want("ask 0 fresh", "back", "apply 0 0 replayed")
 	newTable(t, Config{}).do("+30s").want("away").do("up sent end").want("ask 0 fresh", "back", "ready")

@@ -21,7 +21,7 @@ func (c *Cursor) newEpoch(cause Cause) {
 	c.neighbors = nil
 	c.progress()
 	c.answered, c.denied = false, false
-	c.waiting = false
+	c.waiting, c.wasDown = false, 0
 	c.keepBy = time.Time{}
 	c.more = more{}
 	c.count.EpochApplied, c.count.EpochBurned, c.count.EpochLost = 0, 0, 0

@@ -39,6 +39,8 @@ func (st *stream) judge(quiet int64, ended bool) map[string]int {
 		st.judgeAlone()
 	case st.p.noMarker && (mixed || len(st.applied) == 0) && !st.told():
 		return st.viol // silence cannot tell, and live has not
+	case st.p.noMarker && mixed && st.heardOn != st.l:
+		return st.viol // live has, but on a connection that ended before replay had been silent for long
 	case mixed:
 		st.violate("MIXED", "")
 	default:

@@ -27,6 +27,7 @@ type stream struct {
 	tickAt  int64     // of the tick that is due; MaxInt64: none
 	current *simBatch // of this input
 	heard   *simBatch // newest from live
+	heardOn *conn
 
 	// The consumer.
 	cons, ledger blocks
@@ -181,7 +182,7 @@ func (st *stream) gotLive(c *conn, seq uint64, b *simBatch) {
 	st.current = b
 	st.in(func() {
 		if st.credit {
-			st.heard = b
+			st.heard, st.heardOn = b, c
 			st.c.Live(st.s.now(), seq, b.payload)
 		} else {
 			st.c.Discard(st.s.now(), seq)
