@@ -216,6 +216,11 @@ const (
 
 // retry calls f until it succeeds or ctx ends.
 func (r *Registry) retry(ctx context.Context, doing string, f func() error) error {
+	return again(ctx, func(err error) { r.tell(doing, err) }, f)
+}
+
+// again calls f until it succeeds or ctx ends; tell hears of every failure.
+func again(ctx context.Context, tell func(error), f func() error) error {
 	for pause := retryAfter; ; pause = min(2*pause, retryMost) {
 		err := f()
 		if ctx.Err() != nil {
@@ -224,7 +229,7 @@ func (r *Registry) retry(ctx context.Context, doing string, f func() error) erro
 		if err == nil {
 			return nil
 		}
-		r.tell(doing, err)
+		tell(err)
 		if !sleep(ctx, pause/2+rand.N(pause/2)) { // so that relays do not come all at once
 			return ctx.Err()
 		}

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -16,20 +15,15 @@ import (
 const (
 	waitingRequests = 2 * maxAnswers
 	waitingBytes    = waitingRequests * maxBody
-
-	// goodbye bounds the wait for the server to have taken back a subscription.
-	goodbye = 500 * time.Millisecond
 )
 
 // natsPlane is Dynamo's NATS request plane, as far as recovery needs it: a
 // request is a message on the subject that the record names, its body the same
 // two parts as over TCP, and an empty reply acknowledges it. The answer takes
-// the same way home over TCP.
+// the same way home over TCP, so no message here has a payload that NATS could refuse.
 type natsPlane struct {
-	s  *server
-	nc *nats.Conn
-
-	hearing sync.Mutex // one subscription is made at a time
+	s *server
+	natsEars
 
 	mu      sync.Mutex
 	ctx     context.Context // of the answers
@@ -39,86 +33,22 @@ type natsPlane struct {
 	told    time.Time // when the log told of them last
 }
 
-// runNATS has routers ask over NATS until ctx ends, and waits for everything
-// that it started.
-func (r *Registry) runNATS(ctx context.Context) {
-	p := &natsPlane{s: r.server, ctx: ctx}
-	var dead <-chan struct{}
-	err := r.retry(ctx, "connecting to NATS for recovery requests", func() (err error) {
-		p.nc, dead, err = r.o.NATS(ctx, p.trouble)
-		return err
-	})
-	if p.nc != nil {
-		defer func() {
-			p.mu.Lock()
-			p.ended = true
-			p.mu.Unlock()
-			p.nc.Close()
-			<-dead
-			p.answers.Wait()
-		}()
-	}
-	if err != nil {
-		return // ctx has ended
-	}
-	r.nats = p
-	close(r.up)
-	r.log.Info("answering Dynamo routers' recovery requests over NATS", "server", p.nc.ConnectedUrlRedacted())
-	<-ctx.Done()
+func newNATSPlane(ctx context.Context, s *server) *natsPlane {
+	p := &natsPlane{s: s, ctx: ctx}
+	p.natsEars = natsEars{heard: p.take, turn: make(chan struct{}, 1), ears: map[string]*ear{}}
+	return p
+}
+
+// end has nothing more be begun, and waits for the answers.
+func (p *natsPlane) end() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.answers.Wait()
 }
 
 func (p *natsPlane) trouble(err error) {
 	p.s.log.Warn("recovery requests of Dynamo routers over NATS have trouble: are their subjects allowed, and answers to them?", "error", err)
-}
-
-// hear has requests come on a subject, until deafen is called, which waits no
-// longer than its ctx; there is nothing to do where they come over TCP. It returns
-// when the server knows, or with ctx's error: what a router asks before that is lost.
-func (r *Registry) hear(ctx context.Context, subject string) (deafen func(context.Context), err error) {
-	if r.nats == nil {
-		return func(context.Context) {}, nil
-	}
-	var sub *nats.Subscription
-	deafen = func(ctx context.Context) {
-		if sub != nil && sub.Unsubscribe() == nil && r.nats.nc.IsConnected() {
-			// So that who still asks is told by the server, instead of waiting.
-			ctx, cancel := context.WithTimeout(ctx, goodbye)
-			_ = r.nats.nc.FlushWithContext(ctx) // nothing is lost without it
-			cancel()
-		}
-		sub = nil
-	}
-	err = r.retry(ctx, "listening for recovery requests", func() (err error) {
-		deafen(ctx)
-		sub, err = r.nats.subscribe(ctx, subject)
-		return err
-	})
-	return deafen, err
-}
-
-// subscribe returns when the server has taken the subscription. No queue group:
-// a subject belongs to one publisher.
-func (p *natsPlane) subscribe(ctx context.Context, subject string) (*nats.Subscription, error) {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
-	before := p.nc.LastError() // stays until the link is another
-	sub, err := p.nc.Subscribe(subject, p.take)
-	if err != nil {
-		return nil, err
-	}
-	if err := sub.SetPendingLimits(waitingRequests, waitingBytes); err != nil {
-		return sub, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
-	if err := p.nc.FlushWithContext(ctx); err != nil {
-		return sub, err
-	}
-	// A refusal comes before the answer to the flush.
-	if err := p.nc.LastError(); err != before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), subject) {
-		return sub, fmt.Errorf("allow the relay's NATS user to subscribe there: %w", err)
-	}
-	return sub, nil
 }
 
 // take acknowledges a request and has it answered. It is called for one message

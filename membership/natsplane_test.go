@@ -357,7 +357,7 @@ func TestNATSPlaneAllowed(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if n := r.nats.nc.Stats().Reconnects; n != 0 {
+	if n := r.nats.link.nc.Stats().Reconnects; n != 0 {
 		t.Errorf("%d reconnects: the error went with the link", n)
 	}
 }
