@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// maxConns bounds the routers' connections; each pools one or a few. Further
-	// ones are closed at once.
+	// maxConns bounds the routers' connections; each pools one or a few. For a
+	// further one the connection is closed that nothing has come over for longest:
+	// so whoever holds many open keeps no router out. Answers have connections of
+	// their own, and a router whose pooled one has gone makes another.
 	maxConns = 256
 	// maxAnswers bounds the answers being made or sent; a request beyond is not
 	// acknowledged and its connection closed, so that the router asks again.
@@ -36,8 +38,8 @@ type server struct {
 	dumps   chan struct{} // a token per dump
 
 	mu    sync.Mutex
-	ranks map[string]*served // by path
-	conns map[net.Conn]struct{}
+	ranks map[string]*served     // by path
+	conns map[net.Conn]time.Time // when it came, or its newest request began
 }
 
 // served is a rank whose requests are answered.
@@ -52,7 +54,7 @@ func newServer(log *slog.Logger) *server {
 		answers: make(chan struct{}, maxAnswers),
 		dumps:   make(chan struct{}, maxDumps),
 		ranks:   map[string]*served{},
-		conns:   map[net.Conn]struct{}{},
+		conns:   map[net.Conn]time.Time{},
 	}
 }
 
@@ -171,15 +173,43 @@ func (s *server) run(ctx context.Context, ln net.Listener) {
 	}
 }
 
-// admit counts a connection in; false: there are too many, or ctx has ended.
+// admit counts a connection in, and has the idlest make room where there are too
+// many; false: ctx has ended.
 func (s *server) admit(ctx context.Context, c net.Conn) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() != nil || len(s.conns) >= maxConns {
+	if ctx.Err() != nil {
+		s.mu.Unlock()
 		return false
 	}
-	s.conns[c] = struct{}{}
+	var idlest net.Conn // that has to go; nil: none
+	var since time.Time
+	if len(s.conns) >= maxConns {
+		for c, at := range s.conns {
+			if idlest == nil || at.Before(since) {
+				idlest, since = c, at
+			}
+		}
+		delete(s.conns, idlest)
+	}
+	s.conns[c] = time.Now()
+	s.mu.Unlock()
+	if idlest != nil {
+		idlest.Close()
+		s.log.Warn("too many connections to the recovery address: the one that was idle for longest is closed",
+			"limit", maxConns, "from", idlest.RemoteAddr().String(), "idle", time.Since(since).Round(time.Second).String())
+	}
 	return true
+}
+
+// active notes that a request begins; false: the connection was closed meanwhile.
+func (s *server) active(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, open := s.conns[c]
+	if open {
+		s.conns[c] = time.Now()
+	}
+	return open
 }
 
 func (s *server) leave(c net.Conn) {
@@ -195,7 +225,10 @@ func (s *server) serve(ctx context.Context, c net.Conn, wg *sync.WaitGroup) {
 	for {
 		_ = c.SetReadDeadline(time.Time{}) // fails only on a closed connection, as reading does
 		if _, err := r.Peek(1); err != nil {
-			return // the pool's end: nothing is owed
+			return // the pool's end, or ours: nothing is owed
+		}
+		if !s.active(c) {
+			return
 		}
 		_ = c.SetDeadline(time.Now().Add(requestTime))
 		path, body, err := readRequest(r)

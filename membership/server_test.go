@@ -2,11 +2,13 @@ package membership
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -258,27 +260,52 @@ func TestRouterThatHasEnough(t *testing.T) {
 	}
 }
 
-// TestTooManyConnections: one more is closed at once, and let in when another has gone.
+// TestTooManyConnections: whoever holds all connections open keeps no router
+// out: the one that was idle for longest makes room, and one in use stays.
 func TestTooManyConnections(t *testing.T) {
 	s, target := serving(t)
 	r := newRank(t, 1, 10)
 	t.Cleanup(s.add(testPath, r))
+	open := func() int { s.mu.Lock(); defer s.mu.Unlock(); return len(s.conns) }
+	ask := func(a *asker) {
+		t.Helper()
+		if !a.send(testPath, query{Worker: 1 << 60, Rank: 2}) {
+			t.Fatal("not acknowledged")
+		}
+		if got, _, _ := a.answer(); got == nil || got.Data.TreeDump == nil {
+			t.Errorf("answered %+v", got)
+		}
+	}
+	first := newAsker(t, target)
 	var idle []net.Conn
-	s.mu.Lock()
-	for range maxConns {
-		c, _ := net.Pipe()
-		s.conns[c] = struct{}{}
+	for n := 2; n <= maxConns; n++ {
+		c, err := net.Dial("tcp", target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
 		idle = append(idle, c)
+		eventually(t, "it is let in", func() bool { return open() == n })
 	}
-	s.mu.Unlock()
-	a := newAsker(t, target)
-	if _, err := a.c.Read(make([]byte, 1)); err == nil {
-		t.Error("one more was let in")
+	ask(first)                                          // so that it is not the idlest any more
+	if _, err := idle[1].Write([]byte{0}); err != nil { // one that has begun a request
+		t.Fatal(err)
 	}
-	s.leave(idle[0])
-	a = newAsker(t, target)
-	if !a.send(testPath, query{Worker: 1 << 60, Rank: 2}) {
-		t.Error("not let in again")
+	late := newAsker(t, target)
+	ask(late)
+	ask(first)
+	closed := func(c net.Conn) bool {
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err := c.Read(make([]byte, 1))
+		return !errors.Is(err, os.ErrDeadlineExceeded)
 	}
-	a.answer()
+	if !closed(idle[0]) || closed(idle[1]) || closed(idle[2]) {
+		t.Error("another one than the idlest was closed")
+	}
+	for range 2 * maxConns { // and again and again
+		ask(newAsker(t, target))
+		if n := open(); n > maxConns {
+			t.Fatalf("%d are open", n)
+		}
+	}
 }
