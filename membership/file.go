@@ -1,8 +1,8 @@
 package membership
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,11 +35,22 @@ type File struct {
 	log   *slog.Logger
 	every time.Duration // touchEvery
 
+	turn chan struct{} // a token for who is in the folder
+
 	mu    sync.Mutex
-	mine  map[string][]byte              // records that are kept alive, by key
+	mine  map[string]mine                // by key
 	ahead map[string]map[string]sighting // files that are ahead of our clock, by prefix that was listed, and name
 
-	told time.Time // when Run told of trouble last; owned by Run
+	// Owned by Run: when it told of trouble last, of files that were overwritten,
+	// of those that another process has taken.
+	told, toldChanged, toldTaken time.Time
+	changed                      int // files that were overwritten, and written again
+}
+
+// mine is a record that was put, or is to be removed.
+type mine struct {
+	value   []byte
+	leaving bool // Delete has begun: it is not kept alive, also where a Put that hung comes to its end
 }
 
 // sighting is when a file was seen first with this time.
@@ -47,60 +58,72 @@ type sighting struct{ modified, at time.Time }
 
 // NewFile is a Store in the folder root (DYN_FILE_KV), which is made when it is absent.
 func NewFile(root string, log *slog.Logger) *File {
-	return &File{root: root, log: log, every: touchEvery, mine: map[string][]byte{}, ahead: map[string]map[string]sighting{}}
-}
-
-// Run touches the files, and writes one again that someone has removed.
-func (f *File) Run(ctx context.Context) {
-	for sleep(ctx, f.every) {
-		var trouble error // the first
-		failed := 0
-		f.mu.Lock()
-		for key, value := range f.mine {
-			path := f.path(key)
-			now := time.Now()
-			err := os.Chtimes(path, now, now)
-			if errors.Is(err, fs.ErrNotExist) {
-				err = write(path, value)
-			}
-			if err != nil {
-				if failed++; failed == 1 {
-					trouble = err // it names the file
-				}
-			}
-		}
-		f.mu.Unlock()
-		if failed > 0 && time.Since(f.told) > repeatLog {
-			f.told = time.Now()
-			f.log.Error("records cannot be kept alive: routers forget this engine. Make the folder (MEMBERSHIP_PATH) one that kvrelay can write to", "root", f.root, "records", failed, "error", trouble)
-		}
+	return &File{
+		root: root, log: log, every: touchEvery, turn: make(chan struct{}, 1),
+		mine: map[string]mine{}, ahead: map[string]map[string]sighting{},
 	}
 }
 
 // Put writes a file beside its place and moves it there.
-func (f *File) Put(_ context.Context, key string, value []byte) error {
+func (f *File) Put(ctx context.Context, key string, value []byte) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := write(f.path(key), value); err != nil {
+	if f.mine[key].leaving { // what Delete could not do is not wanted any more
+		delete(f.mine, key)
+	}
+	f.mu.Unlock()
+	_, err := inFolder(ctx, f, func() (struct{}, error) {
+		if err := write(f.path(key), value); err != nil {
+			return struct{}{}, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.mine[key].leaving {
+			f.mine[key] = mine{value: value}
+		}
+		return struct{}{}, nil
+	})
+	if err != nil {
 		return fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can write to: %w", err)
 	}
-	f.mine[key] = value
 	return nil
 }
 
-// Delete removes a file.
-func (f *File) Delete(_ context.Context, key string) error {
+// Delete removes a file, but for one that another process has taken. From its
+// begin on nobody keeps the file alive.
+func (f *File) Delete(ctx context.Context, key string) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.mine, key)
-	if err := remove(f.path(key)); err != nil {
+	r, ours := f.mine[key]
+	r.leaving = true
+	f.mine[key] = r
+	f.mu.Unlock()
+	_, err := inFolder(ctx, f, func() (struct{}, error) {
+		path := f.path(key)
+		if ours {
+			if there, err := readRecord(path); err == nil && !bytes.Equal(there, r.value) && !Restorable(key, there) {
+				return struct{}{}, nil
+			}
+		}
+		return struct{}{}, remove(path)
+	})
+	if err != nil {
 		return fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can write to: %w", err)
 	}
+	f.mu.Lock()
+	delete(f.mine, key)
+	f.mu.Unlock()
 	return nil
 }
 
 // List reads the files of a bucket whose keys begin with prefix.
-func (f *File) List(_ context.Context, prefix string) ([]Entry, error) {
+func (f *File) List(ctx context.Context, prefix string) ([]Entry, error) {
+	list, err := inFolder(ctx, f, func() ([]Entry, error) { return f.list(prefix) })
+	if err != nil {
+		return nil, fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can read: %w", err)
+	}
+	return list, nil
+}
+
+func (f *File) list(prefix string) ([]Entry, error) {
 	bucket, rest := splitKey(prefix)
 	dir := filepath.Join(f.root, filepath.FromSlash(bucket))
 	files, err := os.ReadDir(dir)
@@ -108,7 +131,7 @@ func (f *File) List(_ context.Context, prefix string) ([]Entry, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("MEMBERSHIP_PATH must be a folder that kvrelay can read: %w", err)
+		return nil, err
 	}
 	var out []Entry
 	ahead := map[string]sighting{}
@@ -157,66 +180,4 @@ func (f *File) dead(prefix, name string, modified time.Time, ahead map[string]si
 func (f *File) path(key string) string {
 	bucket, rest := splitKey(key)
 	return filepath.Join(f.root, filepath.FromSlash(bucket), escape(rest))
-}
-
-// splitKey is a key's bucket, which is a folder, and the rest, which is a file's name.
-func splitKey(key string) (bucket, rest string) {
-	i := strings.IndexByte(key, '/') + 1
-	j := i + strings.IndexByte(key[i:], '/')
-	return key[:j], key[j+1:]
-}
-
-// write puts a file where a reader sees all of it or none.
-func write(path string, value []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o777); err != nil { // others write there too: the umask decides
-		return err
-	}
-	temp := filepath.Join(dir, tempPrefix+rand.Text())
-	if err := os.WriteFile(temp, value, 0o666); err != nil {
-		return errors.Join(err, remove(temp))
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return errors.Join(err, remove(temp))
-	}
-	return nil
-}
-
-// remove removes what may not be there.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// escape writes every byte but ASCII letters and digits as %XX.
-func escape(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
-}
-
-// unescape undoes escape. What is no escape stays as it is.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		var c byte
-		if s[i] == '%' && i+2 < len(s) {
-			if n, err := fmt.Sscanf(s[i+1:i+3], "%02X", &c); n == 1 && err == nil {
-				b.WriteByte(c)
-				i += 2
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

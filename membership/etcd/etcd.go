@@ -71,8 +71,8 @@ type Store struct {
 	runs   bool               // Run does: client stays though nobody uses it
 
 	// Owned by Run.
-	restored int       // records that were written again
-	told     time.Time // when that was told of last
+	lost, changed restored  // records that were written again: those that had gone, those that somebody had overwritten
+	toldTaken     time.Time // when it was told last that another process has a record
 
 	mu        sync.Mutex
 	mine      map[string]record           // by key; also one that a first Put was not done with

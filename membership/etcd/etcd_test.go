@@ -188,7 +188,7 @@ func TestWithdrawnWhileRestored(t *testing.T) {
 	s := newStore(t, Options{Endpoints: []string{mute(t)}})
 	s.mine["k"] = record{value: []byte("v"), lease: 7, placed: true}
 	looked := make(chan error, 1)
-	look := func() error { _, err := s.look(context.Background(), held{"k", 7}, false); return err }
+	look := func() error { _, err := s.look(context.Background(), held{key: "k", lease: 7}, false); return err }
 	began := time.Now()
 	go func() { looked <- look() }()
 	for busy := false; !busy; <-time.After(time.Millisecond) {

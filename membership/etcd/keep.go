@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,13 +11,17 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kvrelay/kvrelay/membership"
 )
 
 // held is a record whose lease is renewed.
 type held struct {
 	key   string
 	lease clientv3.LeaseID
+	value []byte
 }
 
 const (
@@ -29,7 +34,7 @@ const (
 
 // Run renews the leases of what was put, three times in their life, until ctx
 // ends. It writes again what etcd has lost: with its data, with the lease while
-// kvrelay could not reach it, or by someone's hand. It removes what Delete could not.
+// kvrelay could not reach it, or by someone's hand, and what someone has overwritten. It removes what Delete could not.
 func (s *Store) Run(ctx context.Context) {
 	s.hold(true)
 	defer s.hold(false)
@@ -91,7 +96,7 @@ func (s *Store) held() []held {
 	var list []held
 	for key, r := range s.mine {
 		if r.placed {
-			list = append(list, held{key, r.lease})
+			list = append(list, held{key, r.lease, r.value})
 		}
 	}
 	return list
@@ -169,17 +174,20 @@ func (s *Store) keep(ctx context.Context, well func()) error {
 	}
 }
 
-// restore writes again what is not there of list, some of whose leases have ended.
-// What is left at the end of its time waits for the next renewals.
+// restore writes again what is not there of list, some of whose leases have ended,
+// or what somebody has overwritten. What is left at the end of its time waits for
+// the next renewals.
 func (s *Store) restore(ctx context.Context, list []held, ended map[clientv3.LeaseID]bool, end time.Time) error {
-	n, key := 0, ""
+	var lost, changed restored
 	defer func() {
-		if s.restored += n; n > 0 && time.Since(s.told) > repeatLog {
-			s.told = time.Now()
-			s.log.Info("records that etcd had lost are there again", "records", n, "key", key, "so_far", s.restored)
-		}
+		s.lost.tell(&lost, func() {
+			s.log.Info("records that etcd had lost are there again", "records", lost.n, "key", lost.key, "so_far", s.lost.n)
+		})
+		s.changed.tell(&changed, func() {
+			s.log.Warn("records in etcd that somebody had overwritten are there again", "records", changed.n, "key", changed.key, "so_far", s.changed.n)
+		})
 	}()
-	again := func(list []held, leased bool) error {
+	again := func(list []held, leased bool, done *restored) error {
 		for _, h := range list {
 			if time.Now().After(end) {
 				return nil
@@ -189,7 +197,7 @@ func (s *Store) restore(ctx context.Context, list []held, ended map[clientv3.Lea
 				return err
 			}
 			if there {
-				n, key = n+1, h.key
+				done.n, done.key = done.n+1, h.key
 			}
 		}
 		return nil
@@ -202,13 +210,16 @@ func (s *Store) restore(ctx context.Context, list []held, ended map[clientv3.Lea
 			leased = append(leased, h)
 		}
 	}
-	if err := again(not, false); err != nil {
+	if err := again(not, false, &lost); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(leased, lookAtOnce) {
-		gone, err := s.gone(ctx, some)
+		gone, others, err := s.missing(ctx, some)
 		if err == nil {
-			err = again(gone, true)
+			err = again(gone, true, &lost)
+		}
+		if err == nil {
+			err = again(others, true, &changed)
 		}
 		if err != nil {
 			return err
@@ -217,25 +228,67 @@ func (s *Store) restore(ctx context.Context, list []held, ended map[clientv3.Lea
 	return nil
 }
 
-// gone are those of list that are not there, though their leases are.
-func (s *Store) gone(ctx context.Context, list []held) (gone []held, err error) {
+// restored are records that were written again, and when that was told of.
+type restored struct {
+	n    int
+	key  string // of the last
+	told time.Time
+}
+
+// tell counts what was restored, and has it told of once a minute.
+func (r *restored) tell(now *restored, say func()) {
+	if r.n += now.n; now.n > 0 && time.Since(r.told) > repeatLog {
+		r.told = time.Now()
+		say()
+	}
+}
+
+// missing are those of list that are not there, though their leases are, and
+// those in whose place something else is.
+func (s *Store) missing(ctx context.Context, list []held) (gone, others []held, err error) {
+	taken := ""
 	err = s.do(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		var ops []clientv3.Op
 		for _, h := range list {
-			ops = append(ops, clientv3.OpGet(h.key, clientv3.WithCountOnly()))
+			ops = append(ops, clientv3.OpGet(h.key))
 		}
 		a, err := c.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return err
 		}
 		for i, r := range a.Responses {
-			if r.GetResponseRange().GetCount() == 0 {
-				gone = append(gone, list[i])
+			h, kvs := list[i], r.GetResponseRange().GetKvs()
+			switch {
+			case len(kvs) == 0:
+				gone = append(gone, h)
+			case s.is(h, kvs[0]):
+			case membership.Restorable(h.key, kvs[0].Value):
+				others = append(others, h)
+			default:
+				taken = h.key
 			}
 		}
 		return nil
 	})
-	return gone, err
+	if taken != "" && time.Since(s.toldTaken) > repeatLog {
+		s.toldTaken = time.Now()
+		s.log.Error(membership.TakenOver, "key", taken)
+	}
+	return gone, others, err
+}
+
+// is says whether kv is what was put for h; or whether something else was put
+// since, and may be there or not. What is under another lease, or none, would not
+// go with us.
+func (s *Store) is(h held, kv *mvccpb.KeyValue) bool {
+	if bytes.Equal(kv.Value, h.value) && clientv3.LeaseID(kv.Lease) == h.lease {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, busy := s.locked[h.key]
+	r := s.mine[h.key]
+	return busy || r.lease != h.lease || !bytes.Equal(r.value, h.value)
 }
 
 // look writes a record again that is not there, unless it was deleted here. there:

@@ -60,11 +60,13 @@ type Store struct {
 	look chan struct{} // Run is to look: a withdrawal failed, or a repair gave way
 
 	mu         sync.Mutex
-	mine       map[string]any  // records that are kept, by key
-	leaving    map[string]bool // keys that are to be taken away
-	changes    uint64          // of mine
-	applied    uint64          // how many of them are on record
+	mine       map[string]any // records that are kept, by key
+	leaving    map[string]any // what is to be taken away, by key; nil: whatever is there
+	changes    uint64         // of mine
+	applied    uint64         // how many of them are on record
 	stopRepair context.CancelFunc
+
+	toldTaken time.Time // when it was told last that another process has a record; owned by who has the turn
 
 	// Owned by Run.
 	repaired time.Time // the first repair of the last minute or so
@@ -94,7 +96,7 @@ func New(o Options) (*Store, error) {
 	}
 	return &Store{
 		o: o, log: o.Log, api: client.Resource(resource).Namespace(o.Namespace),
-		turn: make(chan struct{}, 1), look: make(chan struct{}, 1), mine: map[string]any{}, leaving: map[string]bool{},
+		turn: make(chan struct{}, 1), look: make(chan struct{}, 1), mine: map[string]any{}, leaving: map[string]any{},
 	}, nil
 }
 
@@ -134,8 +136,10 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 		return err
 	}
 	s.mu.Lock()
+	if record, ours := s.mine[key]; ours || s.leaving[key] == nil {
+		s.leaving[key] = record
+	}
 	delete(s.mine, key)
-	s.leaving[key] = true
 	s.mu.Unlock()
 	err := s.write(ctx, s.takeAway)
 	if err != nil {
@@ -225,7 +229,8 @@ func (s *Store) inTurn(ctx context.Context, f func(context.Context) error) error
 }
 
 // apply has the object say what is in mine. What kvrelay said there in an
-// earlier life goes first: two records of a rank are worse than none.
+// earlier life goes first: two records of a rank are worse than none. So does what
+// somebody else has made of one of ours, whose fields an apply would not take back.
 // wrote: it did not say so already.
 func (s *Store) apply(ctx context.Context) (wrote bool, err error) {
 	obj, err := s.get(ctx)
@@ -239,12 +244,22 @@ func (s *Store) apply(ctx context.Context) (wrote bool, err error) {
 		return false, err
 	}
 	s.mu.Lock()
-	mine, change := maps.Clone(s.mine), s.changes
+	mine, change, known := maps.Clone(s.mine), s.changes, s.applied == s.changes
 	s.mu.Unlock()
 	stale := map[string]bool{}
 	for key := range obj.applied {
 		if _, ok := mine[key]; !ok {
 			stale[key] = true
+		}
+	}
+	if known { // else what is there may be what we said before
+		for _, key := range obj.changed(mine) {
+			if obj.takenOver(key, mine[key]) { // an apply with it would be refused
+				s.tellTaken(key)
+				delete(mine, key)
+			} else {
+				stale[key] = true
+			}
 		}
 	}
 	if len(stale) > 0 {
@@ -263,15 +278,15 @@ func (s *Store) apply(ctx context.Context) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// remove takes keys out of the object, where they are in it.
-func (s *Store) remove(ctx context.Context, keys map[string]bool) error {
+// remove takes records out of the object, where they are in it.
+func (s *Store) remove(ctx context.Context, records map[string]any) error {
 	obj, err := s.get(ctx)
 	if err != nil || obj == nil || !obj.ownedBy(s.o.PodUID) {
 		return err // there is nothing of ours to take away
 	}
 	there := map[string]bool{}
-	for key := range keys {
-		if _, ok := obj.records[key]; ok {
+	for key, record := range records {
+		if _, ok := obj.records[key]; ok && !obj.takenOver(key, record) {
 			there[key] = true
 		}
 	}
@@ -282,6 +297,14 @@ func (s *Store) remove(ctx context.Context, keys map[string]bool) error {
 		return err
 	}
 	return nil
+}
+
+// tellTaken tells once a minute of a record that is another process's by now.
+func (s *Store) tellTaken(key string) {
+	if time.Since(s.toldTaken) > tellEvery {
+		s.toldTaken = time.Now()
+		s.log.Error(membership.TakenOver, "key", key)
+	}
 }
 
 // mayWrite says why obj is not ours to write to.

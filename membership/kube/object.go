@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kvrelay/kvrelay/membership"
 )
 
 type uid = types.UID
@@ -153,6 +155,26 @@ func (o *object) has(records map[string]any) bool {
 		}
 	}
 	return true
+}
+
+// changed are the keys of records in whose place something else is.
+func (o *object) changed(records map[string]any) (keys []string) {
+	for key, record := range records {
+		if there := o.records[key]; there != nil && !reflect.DeepEqual(there, record) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// takenOver says whether another process has put itself in the place of a record;
+// nil: it was none of ours.
+func (o *object) takenOver(key string, record any) bool {
+	if record == nil || reflect.DeepEqual(o.records[key], record) {
+		return false
+	}
+	there, err := o.value(key)
+	return err == nil && !membership.Restorable(key, there)
 }
 
 func (o *object) value(key string) ([]byte, error) { return json.Marshal(o.records[key]) }

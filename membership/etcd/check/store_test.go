@@ -153,6 +153,60 @@ func TestLostFromOutside(t *testing.T) {
 	}
 }
 
+// TestOverwritten: what somebody overwrites is written again under our lease, and
+// told of; but not what another process has put in the worker's place.
+func TestOverwritten(t *testing.T) {
+	t.Parallel()
+	srv := newServer(t)
+	c := srv.client()
+	s, log := store(t, srv.url(), lasting(short))
+	running(t, s)
+	const instance, model = "v1/instances/n/c/e/1f", "v1/mdc/n/c/e/1f"
+	keys := []string{key, instance, model}
+	leased := map[string]clientv3.LeaseID{}
+	for _, k := range keys {
+		put(t, s, k, "v"+k)
+		e, _ := get(t, c, k)
+		leased[k] = e.lease
+	}
+	overwrite := func(k, v string) {
+		if _, err := c.Put(t.Context(), k, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, v := range []string{"", "nonsense", "v" + key} { // the last: only the lease has gone
+		for _, k := range keys {
+			overwrite(k, v)
+			eventually(t, k+" is written again", func() bool {
+				e, ok := get(t, c, k)
+				return ok && e.value == "v"+k && e.lease == leased[k]
+			})
+		}
+	}
+	overwrite(key, `{"type":"EventSource"}`)
+	overwrite(instance, `{"type":"Endpoint"}`)
+	overwrite(model, `{"type":"Model"}`)
+	eventually(t, "the source is written again", func() bool { e, ok := get(t, c, key); return ok && e.value == "v"+key })
+	during(t, 2*short, "the worker's stay", func() bool {
+		e, _ := get(t, c, instance)
+		m, _ := get(t, c, model)
+		return e.value == `{"type":"Endpoint"}` && m.value == `{"type":"Model"}`
+	})
+	if again, taken := log.count("had overwritten are there again"), log.count("another process has put itself on record"); again != 1 || taken != 1 {
+		t.Errorf("the log tells %d and %d times", again, taken)
+	}
+	for _, k := range keys {
+		if err := s.Delete(t.Context(), k); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, k := range keys {
+		if _, ok := get(t, c, k); ok == (k == key) {
+			t.Errorf("%s is there at the end: %v", k, ok)
+		}
+	}
+}
+
 // TestRestart: etcd is away for longer than the lease, and comes back with its
 // data or without. The record is there again, and is kept alive.
 func TestRestart(t *testing.T) {

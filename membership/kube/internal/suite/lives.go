@@ -3,6 +3,8 @@ package suite
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"strings"
 	"sync"
 	"testing"
 
@@ -51,6 +53,49 @@ func repair(t *testing.T, p *place) {
 	eventually(t, "the records are in the new object", func() bool { return len(p.records()) == 2 })
 	p.remove(s, source(1))
 	p.want("what was withdrawn stays away", source(2))
+}
+
+// overwritten: a record that somebody changes is put back as it was, and the
+// others stay; one that Dynamo's process has taken is left to it.
+func overwritten(t *testing.T, p *place) {
+	p.dynamo(dynamoData{})
+	s := p.store()
+	p.put(s, source(1), value(1))
+	p.put(s, source(2), value(2))
+	p.put(s, endpoint(1), value(3))
+	before := p.records()
+	running(t, s.Run)
+	name := strings.TrimPrefix(source(1), "v1/event_sources/")
+	for _, by := range []string{
+		`{"metadata":{"worker":{"dp_rank":9}}}`, `{"metadata":{"worker":{"dp_rank":9}},"publisher_id":null,"note":{"a":1}}`, `{"note":"x"}`, `"nonsense"`, `{"type":"Endpoint"}`,
+	} {
+		patch := []byte(`{"spec":{"data":{"event_sources":{"` + name + `":` + by + `}}}}`)
+		if _, err := p.api.Patch(t.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the record is as it was, after "+by, func() bool { return maps.Equal(p.records(), before) })
+	}
+	worker := strings.TrimPrefix(endpoint(1), "v1/instances/")
+	p.dynamo(dynamoData{Endpoints: map[string]any{worker: map[string]any{"type": "Endpoint", "instance_id": 1}}})
+	theirs := p.records()
+	if maps.Equal(theirs, before) {
+		t.Fatal("Dynamo has taken nothing")
+	}
+	patch := []byte(`{"spec":{"data":{"event_sources":{"` + name + `":{"note":"x"}}}}}`)
+	if _, err := p.api.Patch(t.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+	source1 := strings.Replace(source(1), "v1/", "", 1)
+	eventually(t, "our record is put back beside Dynamo's", func() bool { return p.records()[source1] == before[source1] })
+	taken := "endpoints/" + worker
+	if got := p.records()[taken]; !strings.Contains(got, `"instance_id":1`) {
+		t.Errorf("Dynamo's record became %s", got)
+	}
+	p.remove(s, endpoint(1))
+	p.remove(s, source(2))
+	if got := p.records()[taken]; !strings.Contains(got, `"instance_id":1`) {
+		t.Errorf("at the end Dynamo's record became %q", got)
+	}
 }
 
 // gone: Run never makes an object that was deleted, unless it is the one who

@@ -40,7 +40,7 @@ func Run(t *testing.T, config *rest.Config, seeds int) {
 	t.Run("BothWriters", func(t *testing.T) { bothWriters(t, config, seeds) })
 	for name, f := range map[string]func(*testing.T, *place){
 		"Create": create, "NoCreate": noCreate, "DeletedMeanwhile": deletedMeanwhile, "AnotherPod": anotherPod,
-		"NullMaps": nullMaps, "Conflict": conflict, "Numbers": numbers, "Repair": repair, "Restart": restart,
+		"NullMaps": nullMaps, "Conflict": conflict, "Numbers": numbers, "Repair": repair, "Overwritten": overwritten, "Restart": restart,
 		"Registry": registry, "ManyAtOnce": manyAtOnce, "Gone": gone,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newPlace(t, config)) })
