@@ -180,10 +180,15 @@ func TestRivalStays(t *testing.T) {
 		}
 		first := put(1)
 		alone := make(chan error, 1)
-		go func() { alone <- r.untilAlone(ctx, r.record(fixed{worker: 7, publisher: 9})) }()
+		var why atomic.Pointer[string]
+		src := fixed{worker: 7, publisher: 9, why: &why}
+		go func() { alone <- r.untilAlone(ctx, src, r.record(src)) }()
 		time.Sleep(withinLease + time.Hour) // synctest's
 		if all, whole := store.lists.Load(), store.whole.Load(); whole > int32(withinLease/lookAgain)+2 || all > whole+int32(time.Hour/lookSeldom)+2 {
 			t.Errorf("%d looks, %d at all sources", all, whole)
+		}
+		if w := why.Load(); w == nil || !strings.Contains(*w, "another publisher") || !strings.Contains(*w, first) {
+			t.Errorf("the rank is told %v", w)
 		}
 		second := put(2)
 		for _, key := range []string{first, second} {
@@ -205,6 +210,9 @@ func TestRivalStays(t *testing.T) {
 			}
 		default:
 			t.Error("still waiting")
+		}
+		if w := *why.Load(); w != "" {
+			t.Errorf("alone, and told %q", w)
 		}
 	})
 }

@@ -26,6 +26,9 @@ type Source interface {
 	PublisherID() uint64
 	// BlockSize is the engine's, in tokens, as far as known; 0: not yet.
 	BlockSize() uint64
+	// SetUnregistered is told why the rank cannot be put on record; "": there is no
+	// such trouble (any more).
+	SetUnregistered(why string)
 
 	// Since calls f with every router event from id from on to the newest. last
 	// is the last one's id, from − 1 when there is none; ok is false when from is not at hand.
@@ -152,18 +155,18 @@ func (r *Registry) Register(ctx context.Context, src Source) (withdraw func(), e
 	remove := r.server.add(rec.Path, src)
 	leave := func(context.Context) {}
 	put := false
-	deafen, err := r.hear(ctx, rec.Path)
+	deafen, err := r.hear(ctx, src, rec.Path)
 	if err == nil {
-		err = r.untilAlone(ctx, rec)
+		err = r.untilAlone(ctx, src, rec)
 	}
 	if err == nil && r.o.RegisterWorker {
 		if err = r.joinWorker(ctx, src); err == nil {
 			leave = func(ctx context.Context) { r.leaveWorker(ctx, src) }
-			err = r.untilAlone(ctx, rec) // again: the engine's first store may have been long in coming
+			err = r.untilAlone(ctx, src, rec) // again: the engine's first store may have been long in coming
 		}
 	}
 	if err == nil {
-		err = r.retry(ctx, "putting the event source on record", func() error {
+		err = r.retry(ctx, src, "putting the event source on record", func() error {
 			put = true // whatever it returns
 			return r.o.Store.Put(ctx, rec.Key, rec.Value)
 		})
@@ -214,10 +217,22 @@ const (
 	repeatLog = time.Minute
 )
 
-// retry calls f until it succeeds or ctx ends.
-func (r *Registry) retry(ctx context.Context, doing string, f func() error) error {
-	return again(ctx, func(err error) { r.tell(doing, err) }, f)
+// retry calls f, which puts src on record, until it succeeds or ctx ends.
+func (r *Registry) retry(ctx context.Context, src Source, doing string, f func() error) error {
+	troubled := false
+	err := again(ctx, func(err error) {
+		troubled = true
+		src.SetUnregistered(unregistered + doing + ": " + err.Error())
+		r.tell(doing, err)
+	}, f)
+	if troubled && err == nil {
+		src.SetUnregistered("")
+	}
+	return err
 }
+
+// unregistered begins what Sources are told.
+const unregistered = "not on record for Dynamo routers, so nothing is published: "
 
 // again calls f until it succeeds or ctx ends; tell hears of every failure.
 func again(ctx context.Context, tell func(error), f func() error) error {

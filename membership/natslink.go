@@ -120,10 +120,10 @@ func (n *natsEars) listenToAll(ctx context.Context) (err error) {
 	return err
 }
 
-// hear has requests come on a subject, until deafen is called, which waits no
+// hear has requests come on a subject of src, until deafen is called, which waits no
 // longer than its ctx; there is nothing to do where they come over TCP. It returns
 // when the server knows, or with ctx's error: what a router asks before that is lost.
-func (r *Registry) hear(ctx context.Context, subject string) (deafen func(context.Context), err error) {
+func (r *Registry) hear(ctx context.Context, src Source, subject string) (deafen func(context.Context), err error) {
 	if r.nats == nil {
 		return func(context.Context) {}, nil
 	}
@@ -131,7 +131,7 @@ func (r *Registry) hear(ctx context.Context, subject string) (deafen func(contex
 	n.lmu.Lock()
 	n.ears[subject] = &ear{}
 	n.lmu.Unlock()
-	err = r.retry(ctx, "listening for recovery requests", func() error { return n.listen(ctx, subject) })
+	err = r.retry(ctx, src, "listening for recovery requests", func() error { return n.listen(ctx, subject) })
 	return func(ctx context.Context) { n.deafen(ctx, subject) }, err
 }
 

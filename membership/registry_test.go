@@ -20,7 +20,14 @@ import (
 type fixed struct {
 	worker, publisher uint64
 	rank              uint32
-	size              *atomic.Uint64 // nil: 16
+	size              *atomic.Uint64          // nil: 16
+	why               *atomic.Pointer[string] // what it was told last; nil: nobody looks
+}
+
+func (f fixed) SetUnregistered(why string) {
+	if f.why != nil {
+		f.why.Store(&why)
+	}
 }
 
 func (f fixed) BlockSize() uint64 {
@@ -196,6 +203,41 @@ func TestRegisterEnds(t *testing.T) {
 	defer cancel()
 	if _, err := r.Register(ctx, fixed{worker: 7, publisher: 2, rank: 0}); err == nil {
 		t.Error("registered beside another")
+	}
+	if got := files(t, root); len(got) != 1 {
+		t.Errorf("files %q", got)
+	}
+}
+
+// TestUnregistered: a rank that cannot be put on record is told why, and when it
+// can that there is no trouble any more.
+func TestUnregistered(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(base, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(base, "kv")
+	r, _ := joined(t, root)
+	var why atomic.Pointer[string]
+	done := make(chan func(), 1)
+	go func() {
+		withdraw, err := r.Register(context.Background(), fixed{worker: 7, publisher: 9, why: &why})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- withdraw
+	}()
+	eventually(t, "it is told", func() bool {
+		w := why.Load()
+		return w != nil && strings.HasPrefix(*w, "not on record for Dynamo routers, so nothing is published: ") && strings.Contains(*w, "MEMBERSHIP_PATH")
+	})
+	if err := os.Remove(base); err != nil {
+		t.Fatal(err)
+	}
+	withdraw := <-done
+	defer withdraw()
+	if w := *why.Load(); w != "" {
+		t.Errorf("on record, and told %q", w)
 	}
 	if got := files(t, root); len(got) != 1 {
 		t.Errorf("files %q", got)

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// untilAlone waits until no other publisher is on record for rec's rank.
-func (r *Registry) untilAlone(ctx context.Context, rec record) error {
+// untilAlone waits until no other publisher is on record for the rank of src, whose record is rec.
+func (r *Registry) untilAlone(ctx context.Context, src Source, rec record) error {
 	var waiting time.Time // since
 	var told time.Time
 	for prefix := rec.Prefix; ; {
 		var others []Entry
-		err := r.retry(ctx, "looking for other event sources of the rank", func() error {
+		err := r.retry(ctx, src, "looking for other event sources of the rank", func() error {
 			entries, err := r.o.Store.List(ctx, prefix)
 			others = rec.rivals(entries)
 			return err
@@ -23,6 +23,7 @@ func (r *Registry) untilAlone(ctx context.Context, rec record) error {
 		}
 		if len(others) == 0 {
 			if prefix == rec.Prefix {
+				src.SetUnregistered("")
 				return nil
 			}
 			prefix = rec.Prefix // that one has gone
@@ -36,7 +37,7 @@ func (r *Registry) untilAlone(ctx context.Context, rec record) error {
 			if !e.Dead && !r.gone(ctx, e.Value) {
 				continue
 			}
-			if err := r.retry(ctx, "removing the record that an earlier life left", func() error { return r.o.Store.Delete(ctx, e.Key) }); err != nil {
+			if err := r.retry(ctx, src, "removing the record that an earlier life left", func() error { return r.o.Store.Delete(ctx, e.Key) }); err != nil {
 				return err
 			}
 			r.log.Info("removed the record that an earlier life left", "key", e.Key)
@@ -48,6 +49,7 @@ func (r *Registry) untilAlone(ctx context.Context, rec record) error {
 		}
 		if now.Sub(waiting) > withinLease {
 			prefix = others[0].Key
+			src.SetUnregistered(unregistered + "another publisher keeps this worker's rank on record: " + others[0].Key)
 		}
 		if !sleep(ctx, lookPause(now.Sub(waiting))) {
 			return ctx.Err()

@@ -122,7 +122,7 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	var ranks []Source // with src
 	var c card
 	for said := false; ; said = true {
-		if !w.take(ctx) {
+		if !w.await(ctx, src) {
 			return ctx.Err()
 		}
 		ranks = append(slices.Clone(w.ranks), src)
@@ -141,14 +141,14 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 	defer w.give()
 	instanceKey, modelKey, instanceValue, modelValue := r.workerRecords(src.WorkerID(), c)
 	if len(w.ranks) == 0 {
-		err := r.untilFree(ctx, instanceKey)
+		err := r.untilFree(ctx, src, instanceKey)
 		if err == nil {
 			path, _ := r.way(src.WorkerID(), r.o.Endpoint.Name)
-			w.deafen, err = r.hear(ctx, path)
+			w.deafen, err = r.hear(ctx, src, path)
 		}
 		put := false
 		if err == nil {
-			err = r.retry(ctx, "putting the worker on record", func() error {
+			err = r.retry(ctx, src, "putting the worker on record", func() error {
 				put = true // whatever it returns
 				return r.o.Store.Put(ctx, instanceKey, instanceValue)
 			})
@@ -167,7 +167,7 @@ func (r *Registry) joinWorker(ctx context.Context, src Source) error {
 		w.onFile = card{}
 	}
 	if c != w.onFile {
-		if err := r.retry(ctx, "putting the model card on record", func() error { return r.o.Store.Put(ctx, modelKey, modelValue) }); err != nil {
+		if err := r.retry(ctx, src, "putting the model card on record", func() error { return r.o.Store.Put(ctx, modelKey, modelValue) }); err != nil {
 			if len(w.ranks) == 0 {
 				ctx, cancel := takingBack(ctx)
 				defer cancel()
@@ -241,11 +241,11 @@ func (r *Registry) leaveWorker(ctx context.Context, src Source) {
 }
 
 // untilFree waits until nobody else keeps key alive.
-func (r *Registry) untilFree(ctx context.Context, key string) error {
+func (r *Registry) untilFree(ctx context.Context, src Source, key string) error {
 	var waiting, told time.Time
 	for {
 		var there *Entry
-		err := r.retry(ctx, "looking for the worker's record", func() error {
+		err := r.retry(ctx, src, "looking for the worker's record", func() error {
 			list, err := r.o.Store.List(ctx, key)
 			there = nil
 			for i := range list {
@@ -255,12 +255,19 @@ func (r *Registry) untilFree(ctx context.Context, key string) error {
 			}
 			return err
 		})
-		if err != nil || there == nil || there.Dead || r.gone(ctx, there.Value) {
+		if err != nil {
 			return err
+		}
+		if there == nil || there.Dead || r.gone(ctx, there.Value) {
+			src.SetUnregistered("")
+			return nil
 		}
 		now := time.Now()
 		if waiting.IsZero() {
 			waiting = now
+		}
+		if now.Sub(waiting) > withinLease {
+			src.SetUnregistered(unregistered + "another process keeps this worker on record: " + key)
 		}
 		if now.Sub(waiting) > withinLease && now.Sub(told) > repeatLog {
 			told = now
@@ -279,6 +286,21 @@ func (w *theWorker) take(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// await is take for a rank that comes on record: the one before it may wait for long.
+func (w *theWorker) await(ctx context.Context, src Source) bool {
+	soon, cancel := context.WithTimeout(ctx, withinLease)
+	defer cancel()
+	if w.take(soon) {
+		return true
+	}
+	src.SetUnregistered(unregistered + "another rank of the worker is not on record either")
+	if !w.take(ctx) {
+		return false
+	}
+	src.SetUnregistered("")
+	return true
 }
 
 func (w *theWorker) give() { <-w.turn }

@@ -76,6 +76,8 @@ func (s *Stream) tellChanges() {
 // state is the rank's, given its stream's.
 func (rs *rankState) state(stream string) string {
 	switch {
+	case rs.outbox.Unregistered() != "":
+		return StateWaiting
 	case stream != StateLive:
 		return stream
 	case rs.rebuild != nil:

@@ -15,7 +15,7 @@ const (
 	StateLive      = sinks.StateLive
 	StateReplaying = sinks.StateReplaying
 	StateSuspect   = sinks.StateSuspect // a batch could not be decoded, or lost history was kept
-	StateWaiting   = sinks.StateWaiting // the engine is not reached
+	StateWaiting   = sinks.StateWaiting // the engine is not reached, or the rank cannot be put on record
 )
 
 // Status is a snapshot of a Relay. Making it never waits for NATS or the engine.
@@ -35,7 +35,7 @@ type SourceStatus struct {
 	Source discovery.Source
 	State  string // StateLive …
 	Reason string // why it is not live, or what is wrong although it is; "": nothing
-	Ready  bool   // its first replay has ended, or it has none
+	Ready  bool   // its first replay has ended, or it has none, and its ranks could be put on record
 	Cursor replay.State
 	Ranks  []RankStatus
 
@@ -59,13 +59,16 @@ type SourceStatus struct {
 
 // RankStatus is a snapshot of one data-parallel rank.
 type RankStatus struct {
-	Rank        uint32
-	State       string
-	PublisherID uint64
-	LastID      uint64 // newest event id
-	Confirmed   uint64 // newest id that NATS has confirmed
-	Convert     convert.Stats
-	Lag         Lag
+	Rank  uint32
+	State string
+	// Unregistered is why the rank cannot be put on record for routers, so that
+	// nothing of it is published; "": there is no such trouble.
+	Unregistered string
+	PublisherID  uint64
+	LastID       uint64 // newest event id
+	Confirmed    uint64 // newest id that NATS has confirmed
+	Convert      convert.Stats
+	Lag          Lag
 }
 
 // Status makes a snapshot.
@@ -111,10 +114,15 @@ func (s *Stream) status() SourceStatus {
 	if !s.armed.IsZero() && !s.resuming { // steer does not run while the sink is asked where to go on
 		st.Overdue = max(0, time.Since(s.armed))
 	}
-	st.State, st.Reason = s.state(&st.Cursor)
+	state, reason := s.state(&st.Cursor)
+	st.State, st.Reason = state, reason
 	for _, rs := range s.ranks {
+		why := rs.outbox.Unregistered()
+		if why != "" {
+			st.State, st.Reason, st.Ready = StateWaiting, why, false
+		}
 		st.Ranks = append(st.Ranks, RankStatus{
-			Rank: rs.rank, State: rs.state(st.State), PublisherID: rs.outbox.PublisherID(),
+			Rank: rs.rank, State: rs.state(state), Unregistered: why, PublisherID: rs.outbox.PublisherID(),
 			LastID: rs.outbox.LastID(), Confirmed: rs.outbox.Confirmed(),
 			Convert: rs.conv.Stats(), Lag: rs.lag,
 		})

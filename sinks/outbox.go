@@ -73,6 +73,7 @@ type Outbox struct {
 	extra     int    // bytes by which events grew when they were split again; never charged
 	recent    int    // bytes of the events lo … confirmed
 	closed    bool
+	why       string              // Unregistered
 	piece     convert.RouterEvent // scratch of addRange
 	tried     int                 // length of what addWhole refused
 
@@ -94,6 +95,26 @@ func (o *Outbox) PublisherID() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.id
+}
+
+// SetUnregistered says why the rank cannot be put on record, for which Options.Register
+// is called; "": there is no such trouble.
+func (o *Outbox) SetUnregistered(why string) {
+	o.mu.Lock()
+	changed := o.why != why
+	o.why = why
+	o.mu.Unlock()
+	if changed {
+		o.Changed()
+	}
+}
+
+// Unregistered is why the rank cannot be put on record, so that nothing of it is
+// published; "": there is no such trouble.
+func (o *Outbox) Unregistered() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.why
 }
 
 // Subject is where the events go; "" for Stdout.

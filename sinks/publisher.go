@@ -351,6 +351,7 @@ type State struct {
 	LastError  string    // why there is no connection; "" when there is one
 	Since      time.Time // of the connection, or of its loss
 	Outboxes   int
+	Unowned    int    // of these, that must not publish yet: not owned, or not put on record
 	Stream     string // JetStream: the stream in use; "" before it is known
 
 	UnconfirmedEvents int64
@@ -368,7 +369,12 @@ type State struct {
 // State never waits for NATS.
 func (p *Publisher) State() State {
 	p.mu.Lock()
-	l, n := p.link, len(p.live)
+	l, n, unowned := p.link, len(p.live), 0
+	for o := range p.live {
+		if o.unowned {
+			unowned++
+		}
+	}
 	p.mu.Unlock()
 	return State{
 		Connected:         l.connected,
@@ -377,6 +383,7 @@ func (p *Publisher) State() State {
 		LastError:         l.lastError,
 		Since:             l.since,
 		Outboxes:          n,
+		Unowned:           unowned,
 		Stream:            l.stream,
 		UnconfirmedEvents: p.unconfirmedEvents.Load(),
 		UnconfirmedBytes:  p.unconfirmedBytes.Load(),

@@ -12,7 +12,7 @@ const (
 	StateLive      = "live"
 	StateReplaying = "replaying"
 	StateSuspect   = "suspect" // a batch could not be decoded, or lost history was kept
-	StateWaiting   = "waiting" // the engine is not reached
+	StateWaiting   = "waiting" // the engine is not reached, or the rank cannot be put on record
 	StateLeaving   = "leaving" // the last heartbeat of a relay
 )
 

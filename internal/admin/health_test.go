@@ -133,6 +133,7 @@ func TestMutePublisher(t *testing.T) {
 		"nothing left": {config.SinkNATS, func(st *relay.Status) { st.Sink.UnconfirmedEvents = 0 }, false},
 		"confirming":   {config.SinkNATS, func(st *relay.Status) { st.Sink.ConfirmedEvents++ }, false},
 		"sending":      {config.SinkNATS, func(st *relay.Status) { st.Sink.Envelopes++ }, false},
+		"off record":   {config.SinkNATS, func(st *relay.Status) { st.Sink.Unowned = 1 }, false}, // may wait for its record
 		"flapping":     {config.SinkNATS, func(st *relay.Status) { st.Sink.Failures++ }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

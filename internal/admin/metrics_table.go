@@ -75,7 +75,7 @@ func processMetrics() []metric {
 func sourceMetrics() []metric {
 	type src = relay.SourceStatus
 	return []metric{
-		severally("kvrelay_rank_state", gauge, "1 for the state that the rank is in: live, replaying (batches are being fetched), suspect (its picture may be wrong), waiting (the engine is not reached).",
+		severally("kvrelay_rank_state", gauge, "1 for the state that the rank is in: live, replaying (batches are being fetched), suspect (its picture may be wrong), waiting (the engine is not reached, or the rank cannot be put on record).",
 			[]Label{rankLabel, {"state", states}}, func(s *snapshot, add func(float64, ...string)) {
 				for _, r := range rows(&s.relay) {
 					for _, state := range states {
@@ -83,8 +83,10 @@ func sourceMetrics() []metric {
 					}
 				}
 			}),
-		perSource("kvrelay_rank_ready", gauge, "1 when the rank's first replay has ended, or it has no replay.",
+		perSource("kvrelay_rank_ready", gauge, "1 when the rank's first replay has ended, or it has no replay; and it could be put on record, where it is to be.",
 			func(s *src) float64 { return number(s.Ready) }),
+		perRank("kvrelay_rank_unregistered", gauge, "1 while the rank cannot be put on record for Dynamo routers (MEMBERSHIP), so that nothing of it is published; /readyz says why.",
+			func(r *relay.RankStatus) float64 { return number(r.Unregistered != "") }),
 		perSource("kvrelay_rank_gap_open", gauge, "1 while batches are known to be missing.",
 			func(s *src) float64 { return number(s.Cursor.Missing) }),
 		perSource("kvrelay_engine_connected", gauge, "1 while the live connection to the engine is up.",

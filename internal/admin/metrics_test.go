@@ -40,6 +40,7 @@ func TestMetrics(t *testing.T) {
 	v := &src.Ranks[0].Convert
 	v.Events.Dropped[convert.ReasonOrphan], v.Partial[convert.ReasonOrphan], v.Undecodable = 2, 3, 4
 	v.Present, v.Mismatched = 55, true
+	src.Ranks[0].Unregistered = "no record"
 	src.Ranks[0].LastID, src.Ranks[0].Confirmed = 12, 9
 	src.Ranks[0].Lag = relay.Lag{N: 4, Sum: 70.0015}
 	src.Ranks[0].Lag.Counts[0], src.Ranks[0].Lag.Counts[1], src.Ranks[0].Lag.Counts[len(relay.LagBounds)] = 1, 2, 1
@@ -52,6 +53,8 @@ func TestMetrics(t *testing.T) {
 		t.Fatalf("code %d: %s", code, text)
 	}
 	for series, want := range map[string]string{
+		`kvrelay_rank_unregistered{rank="0"}`:                                 "0",
+		`kvrelay_rank_unregistered{rank="1"}`:                                 "1",
 		`kvrelay_gaps_total{rank="1"}`:                                        "3",
 		`kvrelay_gaps_total{rank="0"}`:                                        "0",
 		`kvrelay_engine_restarts_total{rank="1"}`:                             "2",

@@ -17,8 +17,8 @@ const (
 	stuckAfter = 10 * time.Second
 	// mutePublisher: a publisher that is connected to NATS core, has events
 	// and neither sends, confirms nor loses its link for so long is stuck. NATS
-	// cannot cause it: a link that answers no ping ends within 15 s, and a rank
-	// that another relay has is waited for 30 s at most.
+	// cannot cause it: a link that answers no ping ends within 15 s. While a rank is
+	// waited for that another relay has, or that is not on record, nobody looks.
 	mutePublisher = time.Minute
 	// freshWithin is how long an answer waits for a new look before it shows the last one.
 	freshWithin = 2 * time.Second
@@ -52,7 +52,7 @@ type monitor struct {
 // progress is what moves while a publisher lives.
 type progress struct {
 	envelopes, confirmed, reconnects, failures uint64
-	idle                                       bool // nothing waits, or no connection
+	idle                                       bool // nothing waits, no connection, or a rank must not publish yet
 }
 
 func newMonitor(o *Options) monitor {
@@ -94,7 +94,7 @@ func (m *monitor) look(sample bool) {
 		m.history.add(int64(snap.at.Sub(m.began)/lookEvery), &snap)
 	}
 	k := &snap.relay.Sink
-	now := progress{k.Envelopes, k.ConfirmedEvents, k.Reconnects, k.Failures, !k.Connected || k.UnconfirmedEvents == 0}
+	now := progress{k.Envelopes, k.ConfirmedEvents, k.Reconnects, k.Failures, !k.Connected || k.UnconfirmedEvents == 0 || k.Unowned > 0}
 	if now != m.outbox || now.idle {
 		m.outbox, m.outboxAt = now, snap.at
 	}

@@ -300,10 +300,11 @@ func TestEndInTime(t *testing.T) {
 // source is a rank that publishes nothing.
 type source struct{ rank uint32 }
 
-func (s source) WorkerID() uint64    { return 7 }
-func (s source) Rank() uint32        { return s.rank }
-func (s source) PublisherID() uint64 { return uint64(s.rank) + 1 }
-func (s source) BlockSize() uint64   { return 16 }
+func (s source) WorkerID() uint64     { return 7 }
+func (s source) Rank() uint32         { return s.rank }
+func (source) SetUnregistered(string) {}
+func (s source) PublisherID() uint64  { return uint64(s.rank) + 1 }
+func (s source) BlockSize() uint64    { return 16 }
 func (s source) Since(from uint64, _ func(uint64, *convert.RouterEvent)) (uint64, bool) {
 	return from - 1, true
 }

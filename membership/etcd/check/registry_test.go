@@ -18,10 +18,11 @@ import (
 // rank is a source that publishes nothing.
 type rank struct{ worker, publisher uint64 }
 
-func (r rank) WorkerID() uint64    { return r.worker }
-func (r rank) Rank() uint32        { return 0 }
-func (r rank) PublisherID() uint64 { return r.publisher }
-func (r rank) BlockSize() uint64   { return 16 }
+func (r rank) WorkerID() uint64     { return r.worker }
+func (r rank) Rank() uint32         { return 0 }
+func (rank) SetUnregistered(string) {}
+func (r rank) PublisherID() uint64  { return r.publisher }
+func (r rank) BlockSize() uint64    { return 16 }
 func (r rank) Since(from uint64, _ func(uint64, *convert.RouterEvent)) (uint64, bool) {
 	return from - 1, from == 1
 }

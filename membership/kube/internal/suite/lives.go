@@ -170,10 +170,11 @@ type fixed struct {
 	rank      uint32
 }
 
-func (f fixed) WorkerID() uint64    { return 7 }
-func (f fixed) Rank() uint32        { return f.rank }
-func (f fixed) PublisherID() uint64 { return f.publisher }
-func (f fixed) BlockSize() uint64   { return 16 }
+func (f fixed) WorkerID() uint64     { return 7 }
+func (f fixed) Rank() uint32         { return f.rank }
+func (fixed) SetUnregistered(string) {}
+func (f fixed) PublisherID() uint64  { return f.publisher }
+func (f fixed) BlockSize() uint64    { return 16 }
 func (f fixed) Since(from uint64, _ func(uint64, *convert.RouterEvent)) (uint64, bool) {
 	return from - 1, from == 1
 }
