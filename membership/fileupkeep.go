@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"time"
 )
@@ -14,15 +13,32 @@ import (
 // Run touches the files, and writes one again that someone has removed or overwritten.
 func (f *File) Run(ctx context.Context) {
 	for sleep(ctx, f.every) {
-		u, err := inFolder(ctx, f, func() (upkeep, error) { return f.touch(), nil })
+		records := f.kept()
+		if len(records) == 0 {
+			continue
+		}
+		u, err := inFolder(ctx, f, func() (upkeep, error) { return f.touch(records), nil })
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			u.add(&u.failed, "", err)
+			u.failed.n, u.trouble = len(records), err
 		}
 		f.tell(&u)
 	}
+}
+
+// kept are the values of the records that are to be kept alive, by key.
+func (f *File) kept() map[string][]byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	records := map[string][]byte{}
+	for key, r := range f.mine {
+		if !r.leaving {
+			records[key] = r.value
+		}
+	}
+	return records
 }
 
 // upkeep is what became of the files in one round.
@@ -37,51 +53,48 @@ type some struct {
 	key string // of the first
 }
 
-func (u *upkeep) add(s *some, key string, err error) {
-	if s.n++; s.n == 1 {
-		s.key = key
-	}
-	u.trouble = cmp.Or(u.trouble, err)
+func (s *some) add(key string) {
+	s.n++
+	s.key = cmp.Or(s.key, key)
 }
 
-// touch keeps all files alive.
-func (f *File) touch() (u upkeep) {
-	f.mu.Lock()
-	records := maps.Clone(f.mine)
-	f.mu.Unlock()
-	for key, r := range records {
-		if !f.keeps(key) {
+// touch keeps files alive.
+func (f *File) touch(records map[string][]byte) (u upkeep) {
+	for key, value := range records {
+		if !f.keeps(key, value) {
 			continue
 		}
 		path := f.path(key)
 		there, err := readRecord(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			err = write(path, r.value)
+			err = write(path, value)
 		case err != nil:
-		case bytes.Equal(there, r.value):
+		case bytes.Equal(there, value):
 			now := time.Now()
 			err = os.Chtimes(path, now, now)
 		case !Restorable(key, there):
-			u.add(&u.taken, key, nil)
+			u.taken.add(key)
 		default:
-			if err = write(path, r.value); err == nil {
-				u.add(&u.changed, key, nil)
+			if err = write(path, value); err == nil {
+				u.changed.add(key)
 			}
 		}
 		if err != nil {
-			u.add(&u.failed, key, err) // it names the file
+			u.failed.add(key)
+			u.trouble = cmp.Or(u.trouble, err) // it names the file
 		}
 	}
 	return u
 }
 
-// keeps says whether a record is kept alive: it may be withdrawn while the folder hangs.
-func (f *File) keeps(key string) bool {
+// keeps says whether a record is still to be kept alive as it is: while the folder
+// was waited for it may have been withdrawn, or put anew.
+func (f *File) keeps(key string, value []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r, ok := f.mine[key]
-	return ok && !r.leaving
+	return ok && !r.leaving && bytes.Equal(r.value, value)
 }
 
 // tell tells of trouble, of each kind once a minute.
