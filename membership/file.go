@@ -92,13 +92,13 @@ func (f *File) Put(ctx context.Context, key string, value []byte) error {
 // begin on nobody keeps the file alive.
 func (f *File) Delete(ctx context.Context, key string) error {
 	f.mu.Lock()
-	r, ours := f.mine[key]
+	r := f.mine[key]
 	r.leaving = true
 	f.mine[key] = r
 	f.mu.Unlock()
 	_, err := inFolder(ctx, f, func() (struct{}, error) {
 		path := f.path(key)
-		if ours {
+		if r.value != nil { // it was put here
 			if there, err := readRecord(path); err == nil && !bytes.Equal(there, r.value) && !Restorable(key, there) {
 				return struct{}{}, nil
 			}
