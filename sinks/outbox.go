@@ -3,6 +3,7 @@ package sinks
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -37,6 +38,8 @@ type Outbox struct {
 	started  int64      // ms
 	resumes  bool
 	begin    func() // RankOptions.Again
+
+	why atomic.Pointer[string] // Unregistered, which is read once a batch; nil: ""
 
 	changed chan struct{}   // capacity 1: the source's state may have changed
 	gone    chan struct{}   // closed when the outbox is forgotten
@@ -73,7 +76,6 @@ type Outbox struct {
 	extra     int    // bytes by which events grew when they were split again; never charged
 	recent    int    // bytes of the events lo … confirmed
 	closed    bool
-	why       string              // Unregistered
 	piece     convert.RouterEvent // scratch of addRange
 	tried     int                 // length of what addWhole refused
 
@@ -100,11 +102,8 @@ func (o *Outbox) PublisherID() uint64 {
 // SetUnregistered says why the rank cannot be put on record, for which Options.Register
 // is called; "": there is no such trouble.
 func (o *Outbox) SetUnregistered(why string) {
-	o.mu.Lock()
-	changed := o.why != why
-	o.why = why
-	o.mu.Unlock()
-	if changed {
+	if why != o.Unregistered() {
+		o.why.Store(&why)
 		o.Changed()
 	}
 }
@@ -112,9 +111,10 @@ func (o *Outbox) SetUnregistered(why string) {
 // Unregistered is why the rank cannot be put on record, so that nothing of it is
 // published; "": there is no such trouble.
 func (o *Outbox) Unregistered() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.why
+	if why := o.why.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // Subject is where the events go; "" for Stdout.
