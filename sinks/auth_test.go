@@ -222,9 +222,9 @@ func TestPermissions(t *testing.T) {
 	for i := range evs {
 		want.apply(&evs[i])
 	}
-	o.Append(Place{}, evs) // in one envelope: of two, the reload below could come between, and the second overtake
+	o.Append(Place{}, evs)
 	eventually(t, "the refusal", func() bool { return strings.Contains(p.State().LastError, "does not let the user or password publish") })
-	eventually(t, "more tries", func() bool { return p.State().Reconnects > 5 })
+	eventually(t, "more tries", func() bool { return p.State().Envelopes > 5 })
 	if o.Confirmed() != 0 || p.State().UnconfirmedEvents != 50 {
 		t.Fatalf("confirmed %d that the server refused", o.Confirmed())
 	}

@@ -27,8 +27,6 @@ const (
 	// other PONGs widen it by minWindow. One envelope may always go.
 	maxWindow = 1 << 20
 	minWindow = 32 << 10
-	// repeatLog is how often the same trouble is logged again.
-	repeatLog = time.Minute
 )
 
 // runCore is Run for NATS core: one connection after the other.
@@ -103,8 +101,8 @@ func (p *Publisher) linkDown(err error) {
 	tell := false
 	if err != nil {
 		l.lastError = err.Error()
-		if tell = l.lastError != l.warned || now.Sub(l.warnedAt) >= repeatLog; tell {
-			l.warned, l.warnedAt, l.told = l.lastError, now, false
+		if tell = l.due(l.lastError, now); tell {
+			l.told = false
 		}
 	}
 	p.mu.Unlock()
@@ -125,6 +123,10 @@ type core struct {
 	// before it: a PONG confirms what these had sent by then.
 	flying, marked           []*Outbox
 	flyingBytes, markedBytes int
+
+	// held are the outboxes whose subject the server refuses; tried again after wait.
+	held []*Outbox
+	wait time.Duration
 }
 
 // serve publishes over one connection until it breaks or ctx ends. confirmed
@@ -133,34 +135,32 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 	// Flush needs a deadline; the connection's own pings bound it already.
 	fctx, cancel := context.WithTimeout(ctx, 24*365*time.Hour)
 	flushes := make(chan struct{})
-	pongs := make(chan error, 1)
+	pongs := make(chan pong, 1)
 	flushed := make(chan struct{})
-	base := nc.LastError() // may be of a server that was tried first
+	refusals := listen(nc)
 	go func() {
 		defer close(flushed)
 		for range flushes {
-			err := nc.FlushWithContext(fctx)
-			if err == nil {
-				// A message that was refused for want of permission, or that
-				// the library dropped, leaves its error before the PONG comes.
-				if e := nc.LastError(); e != nil && e != base {
-					err = e
-				}
+			var p pong
+			if p.err = nc.FlushWithContext(fctx); p.err == nil {
+				p.refused, p.err = refusals.before(nc)
 			}
-			pongs <- err
+			pongs <- p
 		}
 	}()
 	defer func() {
 		cancel()
 		close(flushes)
 		<-flushed
+		refusals.end()
 		c.window = max(c.window/2, minWindow)
 	}()
 
 	c.reset()
 	c.p.rewindAll()
-	timer := time.NewTimer(time.Hour)
+	timer, again := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
 	timer.Stop() // runs only while something waits for a flush
+	again.Stop() // runs only while something is held
 	flushing, armed := false, false
 	var asked, oldest time.Time // of the flush; of what waits for one
 	flush := func() {
@@ -201,9 +201,19 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 		case <-c.p.wake:
 		case <-timer.C:
 			flush()
-		case err := <-pongs:
-			if err != nil {
-				return confirmed, c.p.publishError(err)
+		case <-again.C:
+			if c.tryHeld() {
+				again.Reset(c.jittered())
+			}
+		case p := <-pongs:
+			if p.err != nil {
+				return confirmed, c.p.publishError(p.err)
+			}
+			if len(p.refused) > 0 {
+				if err := c.hold(p.refused); err != nil {
+					return confirmed, c.p.publishError(err)
+				}
+				again.Reset(c.jittered())
 			}
 			flushing, confirmed = false, true
 			if time.Since(asked) > c.p.timing.ping/4 {
@@ -226,6 +236,9 @@ func (c *core) publish(nc *nats.Conn) (some bool, err error) {
 		o := p.pop()
 		if o == nil {
 			return false, nil
+		}
+		if o.hold == heldBack || o.hold == tried {
+			continue // it is pushed again when it may
 		}
 		msg, ok, again, more := o.take(c.buf)
 		c.buf = msg
@@ -250,6 +263,10 @@ func (c *core) publish(nc *nats.Conn) (some bool, err error) {
 			c.flying = append(c.flying, o)
 		}
 		c.flyingBytes += len(msg)
+		if o.hold == mayTry {
+			o.hold = tried
+			return true, nil
+		}
 		if more {
 			p.push(o)
 		}
@@ -266,6 +283,9 @@ func (c *core) reset() {
 	clear(c.marked)
 	c.flying, c.marked = c.flying[:0], c.marked[:0]
 	c.flyingBytes, c.markedBytes = 0, 0
+	for _, o := range c.held {
+		o.hold = mayTry // another server, or this one since, may allow it
+	}
 }
 
 // mark notes what the flush that begins now will confirm.
@@ -281,7 +301,10 @@ func (c *core) mark() {
 // confirm is called when the PONG for the marks is there.
 func (c *core) confirm() {
 	for _, o := range c.marked {
-		c.p.confirm(o)
+		if o.hold != heldBack {
+			c.p.confirm(o)
+			c.release(o)
+		}
 	}
 	clear(c.marked)
 	c.marked, c.markedBytes = c.marked[:0], 0

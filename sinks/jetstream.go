@@ -49,7 +49,6 @@ type jsRun struct {
 	mu      sync.Mutex
 	link    *jsLink
 	changed chan struct{} // closed when link is another
-	trouble bool          // State.LastError is of publishing, not of the link
 }
 
 // jsLink is one connection with the stream on it.
@@ -269,9 +268,6 @@ func (p *Publisher) checkStream(have, want jetstream.StreamConfig) error {
 func (p *Publisher) tell(text string, attrs ...any) {
 	p.mu.Lock()
 	told := p.link.tales[text]
-	if p.link.tales == nil {
-		p.link.tales = map[string]bool{}
-	}
 	p.link.tales[text] = true
 	p.mu.Unlock()
 	if !told {
@@ -333,39 +329,4 @@ func (j *jsRun) await(ctx context.Context, o *Outbox) *jsLink {
 			return nil
 		}
 	}
-}
-
-// say has State and the log tell why nothing is stored.
-func (j *jsRun) say(err error) {
-	p := j.p
-	now := p.o.Now()
-	p.mu.Lock()
-	l := &p.link
-	l.lastError = err.Error()
-	tell := l.lastError != l.warned || now.Sub(l.warnedAt) >= repeatLog
-	if tell {
-		l.warned, l.warnedAt = l.lastError, now
-	}
-	p.mu.Unlock()
-	j.mu.Lock()
-	j.trouble = true
-	j.mu.Unlock()
-	if tell {
-		p.o.Logger.Warn("the stream takes no events, trying on: batches wait in the engine's replay buffer", "error", err)
-	}
-}
-
-// well ends what say has told.
-func (j *jsRun) well() {
-	j.mu.Lock()
-	was := j.trouble
-	j.trouble = false
-	j.mu.Unlock()
-	if !was {
-		return
-	}
-	j.p.mu.Lock()
-	j.p.link.lastError = ""
-	j.p.mu.Unlock()
-	j.p.o.Logger.Info("the stream takes events again")
 }

@@ -82,6 +82,7 @@ type Outbox struct {
 	// Owned by Run.
 	mark   uint64 // sent, when the flush in flight began
 	flying bool   // in core.flying
+	hold   hold   // what NATS core lets it publish
 }
 
 // envelope is one message that went out and is not confirmed. It goes out

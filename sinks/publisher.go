@@ -87,22 +87,6 @@ type rankKey struct {
 	rank     uint32
 }
 
-// linkState is what State tells of the connection; guarded by Publisher.mu.
-type linkState struct {
-	connected  bool
-	server     string
-	maxPayload int64
-	lastError  string
-	stream     string          // JetStream
-	tales      map[string]bool // what was told once; of a handful of texts
-	since      time.Time
-
-	// The log tells the same trouble once a minute, and a new connection only after a trouble that it told.
-	told     bool
-	warned   string
-	warnedAt time.Time
-}
-
 // New makes a Publisher. It does no I/O. Its error names every setting that is wrong.
 func New(o Options) (*Publisher, error) {
 	o, err := o.withDefaults()
@@ -131,7 +115,7 @@ func New(o Options) (*Publisher, error) {
 	if o.Listen != 0 {
 		p.timing.listen = o.Listen
 	}
-	p.link.since = o.Now()
+	p.link = linkState{since: o.Now(), tales: map[string]bool{}, troubled: map[*Outbox]string{}, warned: map[string]time.Time{}}
 	switch {
 	case o.Kind == Stdout:
 		p.encode = convert.AppendEventJSON
@@ -348,7 +332,7 @@ type State struct {
 	Connected  bool
 	Server     string    // the connected server, without credentials
 	MaxPayload int64     // the server's, bytes, or a stream's max_msg_size when that is less; 0 before the first connection
-	LastError  string    // why there is no connection; "" when there is one
+	LastError  string    // why there is no connection, or why events are refused on the one there is; "": all is well
 	Since      time.Time // of the connection, or of its loss
 	Outboxes   int
 	Unowned    int    // of these, that must not publish yet: not owned, or not put on record
@@ -363,7 +347,7 @@ type State struct {
 	Split             uint64 // events that were split for max_payload or their number of blocks
 	TooLarge          uint64 // blocks dropped because one alone exceeds max_payload
 	Reconnects        uint64 // connections after the first
-	Failures          uint64 // connections that could not be made, or broke
+	Failures          uint64 // connections that could not be made, or broke, and tries that were refused
 }
 
 // State never waits for NATS.

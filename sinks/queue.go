@@ -84,6 +84,7 @@ func (p *Publisher) forget(o *Outbox) {
 	p.mu.Lock()
 	_, known := p.live[o]
 	delete(p.live, o)
+	p.link.settle(o)
 	k := rankKey{o.workerID, o.rank}
 	before, after := o.before, o.after
 	o.before, o.after = nil, nil

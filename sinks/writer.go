@@ -103,7 +103,7 @@ func (w *writer) pause(ctx context.Context, l *jsLink, err error) bool {
 		return true // the next link is waited for
 	default:
 	}
-	w.j.say(w.j.explain(l, err))
+	w.j.p.say(w.o, "the stream takes no events, trying on: batches wait in the engine's replay buffer", w.j.explain(l, w.o, err))
 	w.retry = min(maxRetry, max(minRetry, 2*w.retry))
 	select {
 	case <-time.After(w.retry/2 + rand.N(w.retry/2+1)):
@@ -250,7 +250,7 @@ func (w *writer) stored(seq uint64) {
 	w.expect, w.prev = seq, w.flight.id
 	w.o.mark = w.flight.last
 	w.flight = nil
-	w.j.well()
+	w.j.p.well(w.o, "the stream takes events again")
 	w.j.p.confirm(w.o)
 }
 
@@ -353,11 +353,11 @@ func (o *Outbox) oweLast(id uint64) {
 }
 
 // explain says what keeps the stream from taking an envelope.
-func (j *jsRun) explain(l *jsLink, err error) error {
+func (j *jsRun) explain(l *jsLink, o *Outbox, err error) error {
 	var api *jetstream.APIError
 	late := errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, context.DeadlineExceeded)
 	switch refused := l.nc.LastError(); {
-	case late && errors.Is(refused, nats.ErrPermissionViolation): // the answer to that is silence
+	case late && refusesOurs(refused, o.subject): // the answer to that is silence
 		return j.p.publishError(refused)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("stream %s does not answer: it has no leader, or is gone (%w)", l.name, err)

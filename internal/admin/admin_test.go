@@ -151,6 +151,7 @@ func TestReady(t *testing.T) {
 		"engine away after its first replay": {func(w *world) {
 			w.st.Sources[0].State, w.st.Sources[0].Reason = relay.StateWaiting, "not connected to the engine"
 		}, nil},
+		"NATS refuses": {func(w *world) { w.st.Sink.LastError = "not allowed" }, []string{"events are refused: not allowed"}},
 		"NATS down": {func(w *world) { w.st.Sink.Connected, w.st.Sink.LastError = false, "refused" }, []string{"NATS is not connected: refused"}},
 		"replaying": {func(w *world) {
 			w.st.Sources[1].Ready, w.st.Sources[1].Reason = false, "the first replay has not ended"

@@ -59,6 +59,8 @@ func (s *Server) unready(snap *snapshot) (reasons []string) {
 			why += ": " + k.LastError
 		}
 		reasons = append(reasons, why)
+	} else if k.LastError != "" {
+		reasons = append(reasons, "events are refused: "+k.LastError)
 	}
 	for i := range sources {
 		if src := &sources[i]; !src.Ready {
@@ -91,6 +93,8 @@ func (s *Server) Line() string {
 		sink = "NATS not connected"
 	} else if s.o.Sink == config.SinkStdout {
 		sink = "writing to stdout"
+	} else if snap.relay.Sink.LastError != "" {
+		sink += ", but events are refused"
 	}
 	return fmt.Sprintf("%d of %s live, %s", live, plural(uint64(len(snap.relay.Sources)), "rank"), sink)
 }

@@ -223,7 +223,7 @@ func sinkMetrics() []metric {
 			func(s *relay.Status) float64 { return number(s.Sink.Connected) }),
 		get("kvrelay_nats_reconnects_total", counter, "Connections to NATS after the first.",
 			func(s *relay.Status) float64 { return float64(s.Sink.Reconnects) }),
-		get("kvrelay_publish_errors_total", counter, "Connections to NATS that could not be made, broke, or were ended for an error. What was unconfirmed is sent again.",
+		get("kvrelay_publish_errors_total", counter, "Connections to NATS that could not be made, broke, or were ended for an error, and tries at events that NATS or the stream refused. What was unconfirmed is sent again.",
 			func(s *relay.Status) float64 { return float64(s.Sink.Failures) }),
 		get("kvrelay_envelopes_total", counter, "Messages handed to NATS, resent ones included.",
 			func(s *relay.Status) float64 { return float64(s.Sink.Envelopes) }),
