@@ -105,7 +105,7 @@ func TestTroubleIsExplained(t *testing.T) {
 		{"nkey where there are none", locked.ClientURL(), Auth{NKeyFile: write(t, "x.nk", string(seed))}, []string{"knows no nkeys", "KVRELAY_NATS_NKEY_FILE"}},
 		{"unknown nkey", nkeyed.ClientURL(), Auth{NKeyFile: write(t, "x.nk", string(seed))}, []string{"refuses the nkey", "KVRELAY_NATS_NKEY_FILE"}},
 		{"no ca file", locked.ClientURL(), Auth{TLSCA: "/nowhere/ca.pem"}, []string{"KVRELAY_NATS_TLS_CA", "no such file"}},
-		{"tls with an unknown ca", tlsOnly.ClientURL(), Auth{}, []string{"TLS with NATS", "KVRELAY_NATS_TLS_CA"}},
+		{"tls with another name", tlsOnly.ClientURL(), Auth{}, []string{"a certificate for another name", "KVRELAY_NATS_URL"}},
 		{"tls where there is none", locked.ClientURL(), Auth{User: "u", Password: "right", TLSCA: write(t, "ca.pem", string(certPEM(selfSigned(t, nil))))}, []string{"KVRELAY_NATS_TLS_CA"}},
 		{"tiny max_payload", tiny.ClientURL(), Auth{}, []string{"max_payload", "768"}},
 	} {

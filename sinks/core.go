@@ -325,7 +325,11 @@ func (p *Publisher) publishError(err error) error {
 		return fmt.Errorf("a message exceeds max_payload, which has shrunk (%w)", err)
 	case errors.Is(err, nats.ErrHeadersNotSupported):
 		return fmt.Errorf("the NATS server knows no headers, which PROFILE=json needs (%w): use nats-server 2.2 or later", err)
-	default:
-		return fmt.Errorf("the connection to NATS broke: %w", err)
+	case refused(strings.ToLower(err.Error())):
+		return p.o.Auth.refusal(p.o.Servers, err)
 	}
+	if e := limited(redactAll(p.o.Servers), err); e != nil {
+		return e
+	}
+	return fmt.Errorf("the connection to NATS broke: %w", steady(err))
 }

@@ -2,7 +2,6 @@ package sinks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -136,6 +135,9 @@ func (a *Auth) Options() ([]nats.Option, error) {
 		}
 		_ = h.Close() // opened for the error alone
 	}
+	if err := a.checkTLSFiles(); err != nil {
+		return nil, err
+	}
 	var opts []nats.Option
 	if a.CredsFile != "" {
 		opts = append(opts, nats.UserCredentials(a.CredsFile))
@@ -160,112 +162,6 @@ func (a *Auth) Options() ([]nats.Option, error) {
 		opts = append(opts, nats.ClientCert(a.TLSCert, a.TLSKey))
 	}
 	return opts, nil
-}
-
-// explain says in one line what to change.
-func (a *Auth) explain(servers []string, err, dialErr error) error {
-	where := redactAll(servers)
-	switch text := strings.ToLower(err.Error()); {
-	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):
-		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL, or start it", where, reason(dialErr, err))
-	case strings.Contains(text, "nkeys not supported"):
-		return fmt.Errorf("NATS at %s knows no nkeys: check %s", where, a.settings(servers...))
-	case refused(text):
-		return a.Refused(servers, err)
-	case strings.Contains(text, "credentials") || strings.Contains(text, "decorated") || strings.Contains(text, "nkeys"):
-		return fmt.Errorf("%s holds no usable credentials (%w)", a.settings(servers...), err)
-	case errors.Is(err, nats.ErrSecureConnRequired) || errors.Is(err, nats.ErrSecureConnWanted) || strings.Contains(text, "x509") || strings.Contains(text, "tls"):
-		return fmt.Errorf("TLS with NATS at %s failed (%w): check KVRELAY_NATS_TLS_CA, KVRELAY_NATS_TLS_CERT, KVRELAY_NATS_TLS_KEY", where, err)
-	default:
-		// Without the address of our end, which differs each time.
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
-		return fmt.Errorf("NATS at %s does not answer as NATS does (%w): check KVRELAY_NATS_URL", where, err)
-	}
-}
-
-// Refused says in one line what was refused and which setting it came from, when
-// err is that one of the servers refused the login; else it is nil.
-func (a *Auth) Refused(servers []string, err error) error {
-	if !refused(strings.ToLower(err.Error())) {
-		return nil
-	}
-	return fmt.Errorf("NATS at %s refuses %s (%w): check %s", redactAll(servers), a.what(servers...), err, a.settings(servers...))
-}
-
-func refused(text string) bool {
-	return strings.Contains(text, "authorization") || strings.Contains(text, "authentication")
-}
-
-func redactAll(servers []string) string {
-	names := make([]string, len(servers))
-	for i, s := range servers {
-		names[i] = redact(s)
-	}
-	return strings.Join(names, ",")
-}
-
-func reason(dialErr, err error) error {
-	if dialErr != nil {
-		return dialErr
-	}
-	return err
-}
-
-// inURL is the kind of credentials that the servers' addresses hold, "": none.
-func inURL(servers []string) string {
-	kind := ""
-	for _, s := range servers {
-		at := strings.LastIndexByte(s, '@')
-		if at < 0 {
-			continue
-		}
-		user := s[:at]
-		if i := strings.Index(user, "://"); i >= 0 {
-			user = user[i+len("://"):]
-		}
-		if strings.Contains(user, ":") {
-			return "the user or password"
-		}
-		kind = "the token"
-	}
-	return kind
-}
-
-// what names the kind of credentials that were shown to servers, never their content.
-func (a *Auth) what(servers ...string) string {
-	switch {
-	case a.CredsFile != "":
-		return "the credentials"
-	case a.NKeyFile != "":
-		return "the nkey"
-	case inURL(servers) != "": // nats.go prefers it to what follows
-		return inURL(servers) + " in NATS_URL"
-	case a.User != "":
-		return "the user or password"
-	case a.Token != "":
-		return "the token"
-	}
-	return "a client without credentials"
-}
-
-// settings names what the credentials came from.
-func (a *Auth) settings(servers ...string) string {
-	switch {
-	case a.CredsFile != "":
-		return "KVRELAY_NATS_CREDS_FILE " + a.CredsFile
-	case a.NKeyFile != "":
-		return "KVRELAY_NATS_NKEY_FILE " + a.NKeyFile
-	case inURL(servers) != "":
-		return "KVRELAY_NATS_URL"
-	case a.User != "":
-		return "KVRELAY_NATS_USER and KVRELAY_NATS_PASSWORD"
-	case a.Token != "":
-		return "KVRELAY_NATS_TOKEN"
-	}
-	return "KVRELAY_NATS_CREDS_FILE, KVRELAY_NATS_USER or KVRELAY_NATS_TOKEN"
 }
 
 // linkDialer dials within ctx, for one nats.Conn, and remembers why it last

@@ -117,10 +117,7 @@ func connectNATS(cfg *config.Config) (*nats.Conn, error) {
 	nc, err := nats.Connect(strings.Join(servers, ","), append(opts, nats.Name("kvrelay reader"), nats.MaxReconnects(-1),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
 	if err != nil {
-		if refused := auth.Refused(servers, err); refused != nil {
-			return nil, refused
-		}
-		return nil, fmt.Errorf("NATS at %s cannot be reached: %w; set KVRELAY_NATS_URL or --nats-url to the server that the relay publishes to", servers, err)
+		return nil, auth.Explain(servers, err)
 	}
 	return nc, nil
 }
