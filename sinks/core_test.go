@@ -16,7 +16,7 @@ import (
 
 // quick is a timing for tests that break links.
 var quick = timing{dial: time.Second, write: 300 * time.Millisecond, ping: 200 * time.Millisecond,
-	minBackoff: 2 * time.Millisecond, maxBackoff: 50 * time.Millisecond}
+	minBackoff: 2 * time.Millisecond, maxBackoff: 50 * time.Millisecond, deaf: 100 * time.Millisecond}
 
 // feed appends random events to o until stop is closed and returns their fold.
 func feed(o *Outbox, seed uint64, batches int, pause func()) fold {

@@ -40,6 +40,9 @@ type timing struct {
 	beat, silence time.Duration
 	// patience is how long another relay of the rank is waited for.
 	patience time.Duration
+	// deaf is how long a connection is kept on which a subscription was refused:
+	// only on another one it is asked for again.
+	deaf time.Duration
 	// token is how long a snapshot lives after the last request for it.
 	token time.Duration
 }
@@ -54,6 +57,7 @@ var usualTiming = timing{
 	beat:       time.Second,
 	silence:    3500 * time.Millisecond,
 	patience:   30 * time.Second,
+	deaf:       time.Minute,
 	token:      30 * time.Second,
 }
 

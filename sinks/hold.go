@@ -150,6 +150,17 @@ func refusedSubject(err error) (subject string, ok bool) {
 	return subject, uerr == nil
 }
 
+// refusedSubscription says whether err is that a subscription to one of kvrelay's
+// own subjects is not allowed. The $SRV ones, which show the service, may be missing.
+func refusedSubscription(err error) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Subscription to "kvrelay.`)
+}
+
+// refusedAnswers says whether err is that no answers may be heard.
+func refusedAnswers(err error) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription to ")
+}
+
 // refusesOurs says whether a stream's silence to what was published to subject
 // comes from this refusal: of that subject, or of what JetStream itself needs.
 func refusesOurs(err error, subject string) bool {

@@ -59,11 +59,16 @@ type jsLink struct {
 	name   string
 	limit  int64 // of a message with its headers: max_payload, or the stream's max_msg_size
 	dead   <-chan struct{}
-	lost   chan struct{} // closed when the link is given up; dead or stream gone
-	once   sync.Once
+	lost   chan error // capacity 1: why the link is given up
 }
 
-func (l *jsLink) drop() { l.once.Do(func() { close(l.lost) }) }
+// drop gives the link up; the first reason counts.
+func (l *jsLink) drop(why error) {
+	select {
+	case l.lost <- why:
+	default:
+	}
+}
 
 // runJetStream is Run for JetStream: one connection after the other, while each
 // outbox's goroutine brings one envelope after the other into the stream.
@@ -132,8 +137,7 @@ func (j *jsRun) keepLink(ctx context.Context) {
 				select {
 				case <-dead:
 					err = p.publishError(nc.LastError())
-				case <-l.lost:
-					err = fmt.Errorf("stream %s is gone, or takes smaller messages now", l.name)
+				case err = <-l.lost:
 				case <-ctx.Done():
 				}
 				j.set(nil)
@@ -178,7 +182,7 @@ func (j *jsRun) open(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 	p.link.stream = name
 	p.mu.Unlock()
 	p.linkUp(nc, limit)
-	return &jsLink{nc: nc, js: js, stream: s, name: name, limit: limit, dead: dead, lost: make(chan struct{})}, nil
+	return &jsLink{nc: nc, js: js, stream: s, name: name, limit: limit, dead: dead, lost: make(chan error, 1)}, nil
 }
 
 // openStream returns the stream that our subjects go to.
@@ -205,8 +209,13 @@ func (p *Publisher) openStream(ctx context.Context, js jetstream.JetStream) (jet
 	if !p.o.CreateStream {
 		return nil, fmt.Errorf("stream %s is absent: create it with the subjects %s, or set KVRELAY_STREAM_CREATE=true", p.o.Stream, want.Subjects[0])
 	}
-	if s, err = js.CreateStream(ctx, want); err != nil {
-		return nil, p.streamError(err) // one that was created meanwhile is found at the next attempt
+	if s, err = js.CreateStream(ctx, want); err != nil { // one that was created meanwhile is found at the next attempt
+		var api *jetstream.APIError
+		if errors.As(err, &api) {
+			return nil, fmt.Errorf("stream %s cannot be created (code %d: %s): raise JetStream's limits, those of the server and of the account, since it takes up to %d bytes in files; or create it yourself, it is used as it is",
+				want.Name, api.ErrorCode, api.Description, want.MaxBytes)
+		}
+		return nil, p.streamError(err)
 	}
 	p.o.Logger.Info("created the JetStream stream", "stream", want.Name, "subjects", want.Subjects[0],
 		"storage", "file", "max_bytes", want.MaxBytes, "discard", "old", "replicas", want.Replicas, "duplicates", want.Duplicates.String())

@@ -37,6 +37,7 @@ const (
 type service struct {
 	p      *Publisher
 	answer chan struct{} // a token per answer being made
+	deaf   chan struct{} // capacity 1: a subscription was refused on the present link
 
 	// Owned by serve: the wait before the next dial.
 	backoff time.Duration
@@ -56,7 +57,7 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	case <-ctx.Done():
 		return nil
 	}
-	s := &service{p: p, answer: make(chan struct{}, maxAnswers), backoff: p.timing.minBackoff, changed: make(chan struct{})}
+	s := &service{p: p, answer: make(chan struct{}, maxAnswers), deaf: make(chan struct{}, 1), backoff: p.timing.minBackoff, changed: make(chan struct{})}
 	tctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// A link outlives ctx, once it is there: the last heartbeats need it.
@@ -65,6 +66,7 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	l := s.connect(tctx, lctx, hangUp)
 	up := time.Now()
 	var wg sync.WaitGroup
+	var renew <-chan time.Time // nil: nothing was refused
 	for l != nil && tctx.Err() == nil {
 		s.set(l)
 		for _, o := range p.unmanned(func(o *Outbox) bool { return o.source != nil }) {
@@ -79,9 +81,20 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 		select {
 		case <-p.opened:
 		case <-tctx.Done():
+		case <-s.deaf:
+			if renew == nil {
+				renew = time.After(p.timing.deaf)
+			}
+		case <-renew:
+			l.nc.Close()
 		case <-l.dead:
 			s.set(nil)
 			s.trouble(cmp.Or(l.nc.LastError(), errLinkLost))
+			renew = nil
+			select {
+			case <-s.deaf: // of this link: its callbacks have all been run
+			default:
+			}
 			if time.Since(up) > p.timing.maxBackoff {
 				s.backoff = p.timing.minBackoff
 			}

@@ -2,6 +2,7 @@ package sinks
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -74,8 +75,18 @@ func (s *service) pause(ctx context.Context) bool {
 	}
 }
 
-// trouble tells what goes wrong on a link.
+// trouble tells what goes wrong on a link. A subscription that is refused is
+// missing until it is made on another link: the server does not tell when it may be.
 func (s *service) trouble(err error) {
+	if errors.Is(err, nats.ErrMaxSubscriptionsExceeded) || refusedSubscription(err) {
+		select {
+		case s.deaf <- struct{}{}:
+		default:
+		}
+	}
+	if e := limited(redactAll(s.p.o.Servers), err); e != nil {
+		err = e
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.Sub(s.told) >= repeatLog {

@@ -104,6 +104,21 @@ func TestStreamTakesNothing(t *testing.T) {
 	}
 }
 
+// TestNoRoomForTheStream: what keeps the stream from being created is said, and
+// one that somebody else creates is used.
+func TestNoRoomForTheStream(t *testing.T) {
+	s := streamServer(t, func(o *server.Options) { o.JetStreamMaxStore = 1 << 20 })
+	p := newStreamTest(t, s, Options{})
+	openRank(t, p, 7, 1, 200)
+	run(t, p)
+	says(t, p, "stream KVRELAY cannot be created (code 10047", "raise JetStream's limits", "create it yourself")
+	cfg := jetstream.StreamConfig{Name: "KVRELAY", Subjects: []string{"kvrelay.*.*.*.events"}, MaxBytes: 1 << 19}
+	if _, err := jetStream(t, s).CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, p)
+}
+
 // TestDeletedUnderASubscriber: where NATS core has a subscriber of the subject,
 // the server does not say that no stream takes what is published.
 func TestDeletedUnderASubscriber(t *testing.T) {

@@ -230,14 +230,18 @@ func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 	}
 	if errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) {
 		if info, ierr := l.stream.Info(ctx); ierr == nil && info.Config.MaxMsgSize > 0 && int64(info.Config.MaxMsgSize) < l.limit {
-			l.drop() // its max_msg_size was lowered: what is too long is cut on the next link
+			l.drop(fmt.Errorf("stream %s takes smaller messages now", l.name)) // what is too long is cut on the next link
 		}
+	}
+	if refused := l.nc.LastError(); errors.Is(err, jetstream.ErrAsyncPublishTimeout) && refusedAnswers(refused) {
+		l.drop(p.publishError(refused)) // only on another link are they asked for again
+		return true, err
 	}
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
 		// No stream takes the subject: it may have been deleted, or has no leader.
 		// Where a subscriber of NATS core has the subject, silence says so.
 		if _, ierr := l.stream.Info(ctx); errors.Is(ierr, jetstream.ErrStreamNotFound) {
-			l.drop() // finds or creates it
+			l.drop(fmt.Errorf("stream %s is gone", l.name)) // it is found or created on the next link
 		}
 	}
 	return true, err
