@@ -254,6 +254,10 @@ func (p *Publisher) checkStream(have, want jetstream.StreamConfig) error {
 	if m := int64(have.MaxMsgSize); m > 0 && m < minMaxPayloadStream {
 		return fmt.Errorf("stream %s takes messages of %d bytes only: raise its max_msg_size to %d at least, or set KVRELAY_STREAM", have.Name, m, minMaxPayloadStream)
 	}
+	if have.Retention != want.Retention {
+		p.warn("the stream does not keep events for all who want them: with this retention what nobody waits for, or one consumer has read, is gone, also for a relay that starts anew; "+
+			"give it retention limits, or set KVRELAY_STREAM to a stream that has", "stream", have.Name, "retention", strings.ToLower(have.Retention.String()))
+	}
 	var differs []any
 	note := func(name string, is, would any) {
 		if is != would {
@@ -275,13 +279,25 @@ func (p *Publisher) checkStream(have, want jetstream.StreamConfig) error {
 
 // tell logs at level info, each text once in a process's run.
 func (p *Publisher) tell(text string, attrs ...any) {
-	p.mu.Lock()
-	told := p.link.tales[text]
-	p.link.tales[text] = true
-	p.mu.Unlock()
-	if !told {
+	if p.first(text) {
 		p.o.Logger.Info(text, attrs...)
 	}
+}
+
+// warn is tell at level warn.
+func (p *Publisher) warn(text string, attrs ...any) {
+	if p.first(text) {
+		p.o.Logger.Warn(text, attrs...)
+	}
+}
+
+// first says whether text was not told yet.
+func (p *Publisher) first(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	told := p.link.tales[text]
+	p.link.tales[text] = true
+	return !told
 }
 
 // streamError says what to change.

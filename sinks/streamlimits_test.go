@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -100,6 +101,59 @@ func TestStreamTakesNothing(t *testing.T) {
 				}
 				return true
 			})
+		})
+	}
+}
+
+// TestStreamForgets: a stream that gives events away, or forgets what nobody waits
+// for, is used as it is, and warned of.
+func TestStreamForgets(t *testing.T) {
+	for name, retention := range map[string]jetstream.RetentionPolicy{"interest": jetstream.InterestPolicy, "workqueue": jetstream.WorkQueuePolicy} {
+		t.Run(name, func(t *testing.T) {
+			s := streamServer(t, nil)
+			js := jetStream(t, s)
+			cfg := jetstream.StreamConfig{Name: "KVRELAY", Subjects: []string{"kvrelay.*.*.*.events"}, Retention: retention}
+			if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			var log logLines
+			p := newStreamTest(t, s, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			k := openRank(t, p, 7, 1, 200)
+			run(t, p)
+			for range 20 {
+				k.step(k.events())
+				drained(t, p)
+			}
+			c, err := js.CreateConsumer(t.Context(), "KVRELAY", jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The newest is read and goes, older ones stay: that is no other writer.
+			for range 5 {
+				k.step(k.events())
+				drained(t, p)
+				batch, err := c.FetchNoWait(100)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var newest jetstream.Msg
+				for m := range batch.Messages() {
+					newest = m
+				}
+				if newest == nil {
+					t.Fatal("nothing to read")
+				}
+				if err := newest.DoubleAck(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for range 3 {
+					k.step(k.events())
+				}
+				drained(t, p)
+			}
+			if text := strings.Join(log.lines(), "\n"); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "retention="+name) || !strings.Contains(text, "KVRELAY_STREAM") {
+				t.Error(text)
+			}
 		})
 	}
 }

@@ -24,9 +24,11 @@ type linkState struct {
 	// troubled are the outboxes whose events are refused while there is a link, and why.
 	troubled map[*Outbox]string
 
-	// The log tells the same trouble once a minute, and a new connection only after a trouble that it told.
-	told   bool
-	warned map[string]time.Time
+	// The log tells the same trouble once a minute, and a new connection, or that
+	// events are taken again, only after a trouble that it told.
+	told        bool
+	toldRefusal bool
+	warned      map[string]time.Time
 }
 
 // due says whether the log tells a trouble now.
@@ -50,18 +52,23 @@ func (p *Publisher) say(o *Outbox, text string, err error) {
 	l.lastError = err.Error()
 	l.troubled[o] = l.lastError
 	tell := l.due(l.lastError, p.o.Now())
+	l.toldRefusal = l.toldRefusal || tell
 	p.mu.Unlock()
 	if tell {
 		p.o.Logger.Warn(text, "error", err)
 	}
 }
 
-// well ends what say has told of o; text is told when no other is troubled.
+// well ends what say has told of o; text is told when no other is troubled,
+// if the trouble was.
 func (p *Publisher) well(o *Outbox, text string) {
 	p.mu.Lock()
-	last := p.link.settle(o)
+	tell := p.link.settle(o) && p.link.toldRefusal
+	if tell {
+		p.link.toldRefusal = false
+	}
 	p.mu.Unlock()
-	if last {
+	if tell {
 		p.o.Logger.Info(text)
 	}
 }

@@ -103,7 +103,9 @@ func (w *writer) pause(ctx context.Context, l *jsLink, err error) bool {
 		return true // the next link is waited for
 	default:
 	}
-	w.j.p.say(w.o, "the stream takes no events, trying on: batches wait in the engine's replay buffer", w.j.explain(l, w.o, err))
+	if !errors.Is(err, errContested) || w.retry >= maxRetry { // what is wanted next time is nearly always right
+		w.j.p.say(w.o, "the stream takes no events, trying on: batches wait in the engine's replay buffer", w.j.explain(l, w.o, err))
+	}
 	w.retry = min(maxRetry, max(minRetry, 2*w.retry))
 	select {
 	case <-time.After(w.retry/2 + rand.N(w.retry/2+1)):
@@ -270,7 +272,9 @@ func (w *writer) contested(ctx context.Context, l *jsLink) (placed bool, err err
 	case last.text == w.flight.id:
 		w.stored(last.seq)
 		return true, nil
-	case last.text == w.prev && last.text != "":
+	case last.text == w.prev && last.text != "",
+		last.ours && last.id.publisher == w.o.PublisherID() && last.id.life == w.j.p.life && last.id.last <= w.o.Confirmed():
+		// Ours from before: newer ones were removed from the stream, or a replica that lags has answered.
 		w.expect = last.seq
 		return true, errContested
 	case last.ours && last.id.publisher == w.o.PublisherID() && last.id.life != w.j.p.life && w.o.resumes && !w.again:

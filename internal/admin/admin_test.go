@@ -152,7 +152,7 @@ func TestReady(t *testing.T) {
 			w.st.Sources[0].State, w.st.Sources[0].Reason = relay.StateWaiting, "not connected to the engine"
 		}, nil},
 		"NATS refuses": {func(w *world) { w.st.Sink.LastError = "not allowed" }, []string{"events are refused: not allowed"}},
-		"NATS down": {func(w *world) { w.st.Sink.Connected, w.st.Sink.LastError = false, "refused" }, []string{"NATS is not connected: refused"}},
+		"NATS down":    {func(w *world) { w.st.Sink.Connected, w.st.Sink.LastError = false, "refused" }, []string{"NATS is not connected: refused"}},
 		"replaying": {func(w *world) {
 			w.st.Sources[1].Ready, w.st.Sources[1].Reason = false, "the first replay has not ended"
 		}, []string{"rank 1: the first replay has not ended"}},
