@@ -73,7 +73,7 @@ const Off = "off"
 // default the default as text ($NAME: that variable's value), shown what the
 // table says where the default is found out later, oneof the values allowed (any case, kept in
 // lower case), min and max the range allowed, secret: never printed, url: credentials
-// in it are never printed, fileof: the file that holds that secret, verbatim: white
+// in it are never printed, addr: nor what stands in front of an @, fileof: the file that holds that secret, verbatim: white
 // space around it counts (as in a secret), doc the one-line meaning.
 type Config struct {
 	// Engine says how the engine's event endpoints are found. auto is static
@@ -87,10 +87,10 @@ type Config struct {
 	DiscoveryToken     Secret `env:"DISCOVERY_TOKEN" secret:"true" doc:"bearer token for DISCOVERY_URL"`
 	DiscoveryTokenFile string `env:"DISCOVERY_TOKEN_FILE" fileof:"DISCOVERY_TOKEN" doc:"file that holds DISCOVERY_TOKEN"`
 	// Endpoints are the engine's PUB sockets. As written; Sources gives them per rank.
-	Endpoints Endpoints `env:"ENDPOINTS" doc:"static: the engine's PUB sockets, comma separated: tcp://host:port, ipc://path, or listen:tcp://host:port for engines whose PUB connects. One per rank; one entry with RANKS > 1 means port + rank"`
+	Endpoints Endpoints `env:"ENDPOINTS" addr:"true" doc:"static: the engine's PUB sockets, comma separated: tcp://host:port, ipc://path, or listen:tcp://host:port for engines whose PUB connects. One per rank; one entry with RANKS > 1 means port + rank"`
 	// ReplayEndpoints are the engine's replay ROUTER sockets. Empty: what
 	// discovery says; static: running without replay, which is warned about.
-	ReplayEndpoints ReplayEndpoints `env:"REPLAY_ENDPOINTS" doc:"static: the engine's replay ROUTER sockets, same shape; also overrides what discovery says. none switches replay off"`
+	ReplayEndpoints ReplayEndpoints `env:"REPLAY_ENDPOINTS" addr:"true" doc:"static: the engine's replay ROUTER sockets, same shape; also overrides what discovery says. none switches replay off"`
 	// Ranks is a count. Not set and several ENDPOINTS: their number. With
 	// discovery RANKS and FIRST_RANK choose, where either is set, among the
 	// engine's ranks.
@@ -168,7 +168,7 @@ type Config struct {
 	RequestPlane string `env:"REQUEST_PLANE" default:"$DYN_REQUEST_PLANE" shown:"$DYN_REQUEST_PLANE, else tcp" doc:"how Dynamo routers ask for recovery (with MEMBERSHIP): tcp, nats; must be the routers' DYN_REQUEST_PLANE"`
 	// RecoveryAddr is host:port; port 0 is a free one. Empty: the address
 	// that routers reach this host or pod at.
-	RecoveryAddr string `env:"RECOVERY_ADDR" shown:"host's or pod's address, free port" doc:"host:port where Dynamo routers ask for recovery (with MEMBERSHIP); must be reachable from them"`
+	RecoveryAddr string `env:"RECOVERY_ADDR" addr:"true" shown:"host's or pod's address, free port" doc:"host:port where Dynamo routers ask for recovery (with MEMBERSHIP); must be reachable from them"`
 
 	// Lost says what follows when history is lost for good.
 	Lost       string `env:"LOST" default:"clear" oneof:"clear keep exit" doc:"what follows lost history: clear (publish cleared and begin anew), keep (go on, mark the rank suspect), exit (code 3)"`
@@ -194,7 +194,7 @@ type Config struct {
 	RecentBytes  Size `env:"RECENT_BYTES" default:"16MiB" min:"1" doc:"bytes of router events kept per rank for consumers that missed some"`
 	ClearOnExit  bool `env:"CLEAR_ON_EXIT" default:"false" doc:"publish cleared on SIGTERM: where the engine goes with the sidecar (pods: true)"`
 	// AdminAddr is host:port or off; port 0 is a free one, said in the log.
-	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9558" doc:"address of /metrics, /healthz, /readyz, /status and the page; off: none"`
+	AdminAddr string `env:"ADMIN_ADDR" addr:"true" default:"127.0.0.1:9558" doc:"address of /metrics, /healthz, /readyz, /status and the page; off: none"`
 	LogLevel  string `env:"LOG_LEVEL" default:"info" oneof:"debug info warn error" doc:"least level that is logged: debug, info, warn, error"`
 	LogFormat string `env:"LOG_FORMAT" default:"auto" oneof:"auto text json" doc:"auto, text, json. auto: coloured text on a terminal, JSON otherwise"`
 

@@ -21,6 +21,25 @@ var nextServer = regexp.MustCompile(`(?i),\s*(` + strings.Join(knownSchemes, "|"
 // value in another setting's place. ipc://@name is none.
 var userInURL = regexp.MustCompile(`://[^@]*[^/@]@`)
 
+// hasLogin says whether a list of addresses has an @ that is not of an ipc:// path.
+func hasLogin(list string) bool {
+	for item := range strings.SplitSeq(list, ",") {
+		if strings.Contains(item, "@") && !strings.HasPrefix(strings.TrimSpace(item), "ipc://") {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckLogin refuses an endpoint with a login, which it does not show: others quote
+// what they do not understand.
+func CheckLogin(endpoint string) error {
+	if hasLogin(endpoint) {
+		return wantf("no user or password in an endpoint: %s", maskURLs(endpoint))
+	}
+	return nil
+}
+
 // maskURLs makes a list of addresses fit to be shown. Such text may be
 // mistyped in any way and hold a password all the same: with a comma, a slash
 // or an @ in it, without the host behind it, in the path or the query. So the

@@ -138,6 +138,22 @@ func TestLoginInAnySetting(t *testing.T) {
 	}
 }
 
+// An address takes no login; one that has one all the same is masked without a scheme, too.
+func TestLoginInAddress(t *testing.T) {
+	for _, name := range []string{"ENDPOINTS", "REPLAY_ENDPOINTS", "RECOVERY_ADDR", "ADMIN_ADDR"} {
+		for _, text := range []string{"u:S3CR3T@h:1", "S3CR3T@h:1", "tcp://h:1,u:S3CR3T@h:1", "tcp:/u:S3CR3T@h:1", "listen:u:S3CR3T@h:1", "u:S3CR3T,S3CR3T@h:1"} {
+			clean(t, name+"="+text)
+			if c, err := Load(nil, nil); err == nil || strings.Contains(fmt.Sprint(err, c.Masked()), "S3CR3T") {
+				t.Errorf("%s=%s: %v %v", name, text, err, c.Masked())
+			}
+		}
+	}
+	clean(t, "ENDPOINTS=ipc://@c,tcp://h:x")
+	if _, err := Load(nil, nil); err == nil || !strings.Contains(err.Error(), "ipc://@c,tcp://h:x") {
+		t.Errorf("what is no login is masked: %v", err)
+	}
+}
+
 // What is no flag may be a piece of a secret: the flag before it is named.
 func TestSecretsBehindFlags(t *testing.T) {
 	for args, say := range map[string]string{

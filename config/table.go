@@ -51,6 +51,7 @@ type field struct {
 	oneof    []string
 	min, max string
 	isURL    bool
+	isAddr   bool
 	fileOf   string
 	verbatim bool
 }
@@ -81,6 +82,7 @@ func fields(c *Config) []field {
 			min:      tag.Get("min"),
 			max:      tag.Get("max"),
 			isURL:    tag.Get("url") == "true",
+			isAddr:   tag.Get("addr") == "true",
 			fileOf:   tag.Get("fileof"),
 			verbatim: tag.Get("verbatim") == "true",
 		}
@@ -236,7 +238,7 @@ func (f field) mask(text string) string {
 		return ""
 	case f.Secret:
 		return masked
-	case f.isURL, userInURL.MatchString(text): // the latter in a setting that takes none
+	case f.isURL, userInURL.MatchString(text), f.isAddr && hasLogin(text): // all but the first in a setting that takes none
 		return maskURLs(text)
 	}
 	return text

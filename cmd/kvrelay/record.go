@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvrelay/kvrelay/config"
 	"github.com/kvrelay/kvrelay/internal/capture"
 	"github.com/kvrelay/kvrelay/internal/capture/record"
 )
@@ -60,6 +61,9 @@ func runRecord(ctx context.Context, args []string, _ io.Reader, stdout, stderr i
 		return usage(errors.New("--transcript needs --replay"))
 	case *rank > 65535:
 		return usage(fmt.Errorf("--rank=%d: want 0 to 65535", *rank))
+	}
+	if err := cmp.Or(config.CheckLogin(rest[0]), config.CheckLogin(o.ReplayEndpoint)); err != nil {
+		return usage(err)
 	}
 	o.Endpoint, o.Log = rest[0], slog.New(slog.NewTextHandler(stderr, nil))
 	if err := record.Check(o); err != nil { // before there are files

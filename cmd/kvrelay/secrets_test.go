@@ -38,6 +38,7 @@ func TestSecretsInArguments(t *testing.T) {
 		"run --nats-url nats://h:1?token=S3CR3T", "run --discovery-url http://h:1?token=S3CR3T", "run --nats-pasword -S3CR3T",
 		"run --clear-on-exit S3CR3T", "config --json S3CR3T", "tail --nats-url nats://u:S3CR3T/y@h", "tail --nats-pasword -S3CR3T",
 		"query --nats-tokn --S3CR3T", "mock -S3CR3T", "decode --=S3CR3T", "nats://u:S3CR3T@h:1", "-S3CR3T", "--nats-url nats://u:S3CR3T@h:1,",
+		"record tcp://u:S3CR3T@h:1 x", "record u:S3CR3T@h:1 x", "record tcp://h:1 x --replay S3CR3T@h:1", "run --endpoints u:S3CR3T@h:1",
 	} {
 		code, out, errs := run(t, strings.Fields(args)...)
 		if code != exitUsage || errs == "" || strings.Contains(out+errs, "S3CR3T") {
