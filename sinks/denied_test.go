@@ -156,3 +156,28 @@ func TestOneRankOfAStreamDenied(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestSharedSubjectDenied: ranks of one subject, as the Dynamo profile has, are refused and allowed together.
+func TestSharedSubjectDenied(t *testing.T) {
+	s, reload := reloadable(t, func(o *server.Options) { o.Users = denying("namespace.>") })
+	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Auth: Auth{User: "u", Password: "p"}})
+	p.timing = quick
+	for r := range uint32(8) {
+		o := open(t, p, 7, r, nil)
+		w := newWorkload(uint64(r))
+		for range 20 {
+			o.Append(Place{}, w.events(20))
+		}
+	}
+	run(t, p)
+	says(t, p, "does not let")
+	eventually(t, "tries", func() bool { return p.State().Failures > 40 })
+	if st := p.State(); st.ConfirmedEvents != 0 || st.Reconnects != 0 {
+		t.Errorf("%+v", st)
+	}
+	reload(func(o *server.Options) { o.Users = denying("nothing") })
+	drained(t, p)
+	if st := p.State(); st.LastError != "" {
+		t.Errorf("%+v", st)
+	}
+}

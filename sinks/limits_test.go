@@ -190,9 +190,10 @@ func (x *operator) creds(path string, end time.Time) {
 // TestCredentialsEnd: credentials that end cost the link; it is said that they
 // have ended, not only that they are refused, and new ones are taken up.
 func TestCredentialsEnd(t *testing.T) {
+	t.Parallel() // they end after three to four seconds
 	x := newOperator(t, func(*jwt.AccountClaims) {})
 	path := filepath.Join(t.TempDir(), "relay.creds")
-	end := time.Now().Add(2 * time.Second)
+	end := time.Now().Add(4 * time.Second)
 	x.creds(path, end)
 	var log logLines
 	p := newTest(t, Options{Servers: []string{x.s.ClientURL()}, Auth: Auth{CredsFile: path}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
