@@ -191,10 +191,10 @@ func TestTLSTroubleIsExplained(t *testing.T) {
 		}
 		slices.Sort(asks)
 		t.Run(strings.Join(append([]string{tc.server, tc.scheme}, asks...), " "), func(t *testing.T) {
+			t.Parallel() // what waits for the other side takes three times a second
 			var log logLines
 			p := newTest(t, Options{Servers: []string{tc.scheme + "://" + at[tc.server]}, Auth: tc.auth, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			p.timing = quick
-			p.timing.dial = 300 * time.Millisecond
 			stop := run(t, p)
 			if tc.want == "" {
 				eventually(t, "a connection: "+p.State().LastError, func() bool { return p.State().Connected })
