@@ -143,7 +143,7 @@ func (c *core) serve(ctx context.Context, nc *nats.Conn, dead <-chan struct{}) (
 		for range flushes {
 			var p pong
 			if p.err = nc.FlushWithContext(fctx); p.err == nil {
-				p.refused, p.err = refusals.before(nc)
+				p.refused, p.err = refusals.before(fctx, nc)
 			}
 			pongs <- p
 		}

@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -112,8 +113,9 @@ func listen(nc *nats.Conn) *refusals {
 }
 
 // before tells what was refused until now, when a PONG has come. An error that
-// is no refusal of a message is of the link.
-func (r *refusals) before(nc *nats.Conn) (refused map[string]error, err error) {
+// is no refusal of a message is of the link. It returns with ctx's error when it
+// ends: nothing that nats.go may do is to keep a link from its end.
+func (r *refusals) before(ctx context.Context, nc *nats.Conn) (refused map[string]error, err error) {
 	last := nc.LastError()
 	if last == nil || last == r.last {
 		return nil, nil
@@ -123,7 +125,11 @@ func (r *refusals) before(nc *nats.Conn) (refused map[string]error, err error) {
 	}
 	refused = map[string]error{}
 	for r.last != last {
-		r.last = <-r.heard
+		select {
+		case r.last = <-r.heard:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		subject, ok := refusedSubject(r.last)
 		if !ok {
 			return nil, r.last
