@@ -4,6 +4,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,10 +55,17 @@ func (e *LostError) Error() string {
 }
 
 // UnconfirmedError says that a Relay stopped as asked but events stayed unconfirmed.
-type UnconfirmedError struct{ Messages int }
+type UnconfirmedError struct {
+	Messages int
+	Why      string // "": there was too little time
+}
 
 func (e *UnconfirmedError) Error() string {
-	return fmt.Sprintf("not confirmed by NATS before the end: %d messages", e.Messages)
+	s := fmt.Sprintf("not confirmed by NATS before the end: %d messages", e.Messages)
+	if e.Why != "" {
+		s += ": " + e.Why
+	}
+	return s
 }
 
 // Relay is the whole process between discovery and the sink.
@@ -134,6 +142,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	dctx, dstop := context.WithTimeout(context.WithoutCancel(ctx), r.o.DrainFor)
 	left := r.o.Publisher.Drain(dctx)
 	dstop()
+	state := r.o.Publisher.State()
 	pstop()
 	<-published
 
@@ -141,7 +150,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err != nil && !errors.Is(err, context.Canceled):
 		return err
 	case left > 0:
-		return &UnconfirmedError{Messages: left}
+		return &UnconfirmedError{Messages: left, Why: cmp.Or(state.Unregistered, state.LastError)}
 	}
 	return nil
 }

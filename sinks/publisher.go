@@ -13,6 +13,7 @@
 package sinks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -335,8 +336,10 @@ type State struct {
 	LastError  string    // why there is no connection, or why events are refused on the one there is; "": all is well
 	Since      time.Time // of the connection, or of its loss
 	Outboxes   int
-	Unowned    int    // of these, that must not publish yet: not owned, or not put on record
-	Stream     string // JetStream: the stream in use; "" before it is known
+	Unowned    int // of these, that must not publish yet: not owned, or not put on record
+	// Unregistered is why one of them cannot be put on record; "": there is no such trouble.
+	Unregistered string
+	Stream       string // JetStream: the stream in use; "" before it is known
 
 	UnconfirmedEvents int64
 	UnconfirmedBytes  int64  // as charged by Append
@@ -353,11 +356,12 @@ type State struct {
 // State never waits for NATS.
 func (p *Publisher) State() State {
 	p.mu.Lock()
-	l, n, unowned := p.link, len(p.live), 0
+	l, n, unowned, why := p.link, len(p.live), 0, ""
 	for o := range p.live {
 		if o.unowned {
 			unowned++
 		}
+		why = cmp.Or(why, o.Unregistered())
 	}
 	p.mu.Unlock()
 	return State{
@@ -368,6 +372,7 @@ func (p *Publisher) State() State {
 		Since:             l.since,
 		Outboxes:          n,
 		Unowned:           unowned,
+		Unregistered:      why,
 		Stream:            l.stream,
 		UnconfirmedEvents: p.unconfirmedEvents.Load(),
 		UnconfirmedBytes:  p.unconfirmedBytes.Load(),

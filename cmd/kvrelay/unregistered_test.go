@@ -15,32 +15,53 @@ import (
 	"github.com/kvrelay/kvrelay/internal/natsd"
 )
 
-// TestUnregistered: a relay whose rank cannot be put on record publishes nothing,
-// and says so wherever one looks; once it can all is well.
-func TestUnregistered(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+// startUnregistered starts a relay whose rank cannot be put on record while file is there.
+func startUnregistered(t *testing.T) (r *shownRelay, url, file string) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	e, err := mockengine.Start(mockengine.Options{BlockSize: 16, Blocks: 64, Workload: &mockengine.Workload{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
+	t.Cleanup(func() { e.Close() })
 	s, err := natsd.Start(t.Context(), natsd.Options{Port: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	file := filepath.Join(t.TempDir(), "file")
+	t.Cleanup(func() { s.Close() })
+	file = filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := startShown(t, "--admin-addr=127.0.0.1:0", "--sink=nats", "--nats-url="+s.URL(),
+	r = startShown(t, "--admin-addr=127.0.0.1:0", "--sink=nats", "--nats-url="+s.URL(),
 		"--endpoints="+e.Rank(0).Endpoint(), "--replay-endpoints="+e.Rank(0).ReplayEndpoint(),
 		"--membership=file", "--membership-path="+filepath.Join(file, "kv"), "--recovery-addr=127.0.0.1:0", "--worker-id=7")
-	url, _ := r.says("status page")["url"].(string)
+	url, _ = r.says("status page")["url"].(string)
 	for range 20 {
 		e.Step()
 	}
 	r.says("Dynamo routers cannot be told of this engine yet")
+	return r, url, file
+}
+
+// TestUnregisteredToTheEnd: what was not published is told of at the end, with the
+// reason.
+func TestUnregisteredToTheEnd(t *testing.T) {
+	r, _, _ := startUnregistered(t)
+	r.stop()
+	if err, _ := r.says("ended")["err"].(string); !strings.Contains(err, "not on record for Dynamo routers") || !strings.Contains(err, "MEMBERSHIP_PATH") {
+		t.Errorf("the end says %q", err)
+	}
+	if code := r.end(); code != exitUnconfirmed {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestUnregistered: a relay whose rank cannot be put on record publishes nothing,
+// and says so wherever one looks; once it can all is well.
+func TestUnregistered(t *testing.T) {
+	r, url, file := startUnregistered(t)
 	const why = "not on record for Dynamo routers, so nothing is published: "
 	status := func() (st struct {
 		Ready, Healthy bool
