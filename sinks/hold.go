@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // hold is what a NATS core server lets an outbox publish. One that is refused
@@ -175,4 +176,20 @@ func refusesOurs(err error, subject string) bool {
 		return errors.Is(err, nats.ErrPermissionViolation) // of the answer, or of a subject that cannot be read
 	}
 	return refused == subject || strings.HasPrefix(refused, "$JS.")
+}
+
+// unheard says whether err is silence because the link may not hear answers. It is
+// given up then: only on another one they are asked for again.
+func (w *writer) unheard(l *jsLink, err error) bool {
+	refused := l.nc.LastError()
+	if !silence(err) || !refusedAnswers(refused) {
+		return false
+	}
+	l.drop(w.j.p.publishError(refused))
+	return true
+}
+
+// silence says whether err is that no answer came.
+func silence(err error) bool {
+	return errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, context.DeadlineExceeded)
 }

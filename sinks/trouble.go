@@ -44,10 +44,15 @@ func (l *linkState) due(text string, now time.Time) bool {
 	return true
 }
 
-// say has State and the log tell why o's events are refused.
+// say has State and the log tell why o's events are refused. One that was forgotten
+// meanwhile is nobody's trouble: nothing would end it.
 func (p *Publisher) say(o *Outbox, text string, err error) {
 	p.failures.Add(1)
 	p.mu.Lock()
+	if _, live := p.live[o]; !live {
+		p.mu.Unlock()
+		return
+	}
 	l := &p.link
 	l.lastError = err.Error()
 	l.troubled[o] = l.lastError

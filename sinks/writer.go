@@ -27,6 +27,7 @@ type writer struct {
 	flight *frozen // sent, fate unknown; nil: none
 	again  bool    // began again once in this process's run
 	retry  time.Duration
+	over   error // what the link had said when the stream last took something: no reason for what comes later
 }
 
 // run writes until ctx ends or the outbox is done (nil), or somebody else
@@ -47,6 +48,7 @@ func (w *writer) run(ctx context.Context) error {
 		case !placed:
 			if err = w.begin(ctx, l); err == nil {
 				placed = true
+				w.well(l) // an idle engine's rank has nothing to store
 			}
 		case w.flight == nil && !w.next(l):
 			if !w.wait(ctx) {
@@ -104,7 +106,7 @@ func (w *writer) pause(ctx context.Context, l *jsLink, err error) bool {
 	default:
 	}
 	if !errors.Is(err, errContested) || w.retry >= maxRetry { // what is wanted next time is nearly always right
-		w.j.p.say(w.o, "the stream takes no events, trying on: batches wait in the engine's replay buffer", w.j.explain(l, w.o, err))
+		w.j.p.say(w.o, "the stream takes no events, trying on: batches wait in the engine's replay buffer", w.explain(l, err))
 	}
 	w.retry = min(maxRetry, max(minRetry, 2*w.retry))
 	select {
@@ -129,6 +131,7 @@ func (w *writer) last(ctx context.Context, l *jsLink) (lastMessage, error) {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return lastMessage{}, nil
 	case err != nil:
+		w.unheard(l, err)
 		return lastMessage{}, err
 	}
 	return w.o.parseLast(m), nil
@@ -218,7 +221,7 @@ func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 	f.sent = true
 	select {
 	case ack := <-fut.Ok():
-		w.stored(ack.Sequence)
+		w.stored(l, ack.Sequence)
 		return true, nil
 	case err = <-fut.Err():
 	case <-l.dead:
@@ -235,8 +238,7 @@ func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 			l.drop(fmt.Errorf("stream %s takes smaller messages now", l.name)) // what is too long is cut on the next link
 		}
 	}
-	if refused := l.nc.LastError(); errors.Is(err, jetstream.ErrAsyncPublishTimeout) && refusedAnswers(refused) {
-		l.drop(p.publishError(refused)) // only on another link are they asked for again
+	if w.unheard(l, err) {
 		return true, err
 	}
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
@@ -252,12 +254,18 @@ func (w *writer) send(ctx context.Context, l *jsLink) (placed bool, err error) {
 var errLinkLost = errors.New("the link was lost")
 
 // stored notes that the stream has the envelope in flight.
-func (w *writer) stored(seq uint64) {
+func (w *writer) stored(l *jsLink, seq uint64) {
 	w.expect, w.prev = seq, w.flight.id
 	w.o.mark = w.flight.last
 	w.flight = nil
-	w.j.p.well(w.o, "the stream takes events again")
+	w.well(l)
 	w.j.p.confirm(w.o)
+}
+
+// well ends what was told of trouble: the stream has answered.
+func (w *writer) well(l *jsLink) {
+	w.over = l.nc.LastError()
+	w.j.p.well(w.o, "the stream takes events again")
 }
 
 // contested: the subject does not end with what we expect.
@@ -270,7 +278,7 @@ func (w *writer) contested(ctx context.Context, l *jsLink) (placed bool, err err
 		w.expect = 0
 		return true, errContested
 	case last.text == w.flight.id:
-		w.stored(last.seq)
+		w.stored(l, last.seq)
 		return true, nil
 	case last.text == w.prev && last.text != "",
 		last.ours && last.id.publisher == w.o.PublisherID() && last.id.life == w.j.p.life && last.id.last <= w.o.Confirmed():
@@ -300,7 +308,7 @@ func (w *writer) refreeze(ctx context.Context, l *jsLink) error {
 		return err
 	}
 	if last.text == w.flight.id {
-		w.stored(last.seq)
+		w.stored(l, last.seq)
 		return nil
 	}
 	w.flight = nil
@@ -361,12 +369,12 @@ func (o *Outbox) oweLast(id uint64) {
 }
 
 // explain says what keeps the stream from taking an envelope.
-func (j *jsRun) explain(l *jsLink, o *Outbox, err error) error {
+func (w *writer) explain(l *jsLink, err error) error {
 	var api *jetstream.APIError
-	late := errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, context.DeadlineExceeded)
+	late := silence(err)
 	switch refused := l.nc.LastError(); {
-	case late && refusesOurs(refused, o.subject): // the answer to that is silence
-		return j.p.publishError(refused)
+	case late && refused != w.over && refusesOurs(refused, w.o.subject): // the answer to that is silence
+		return w.j.p.publishError(refused)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("stream %s does not answer: it has no leader, or is gone (%w)", l.name, err)
 	case late:
