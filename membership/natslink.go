@@ -23,14 +23,16 @@ var errNoLink = errors.New("there is no connection to NATS for recovery requests
 // natsLink is one connection. It reconnects by itself, but an error of the
 // server that nats.go does not know closes it for good. Then there is another.
 type natsLink struct {
-	nc   *nats.Conn
-	dead <-chan struct{}
+	nc    *nats.Conn
+	dead  <-chan struct{}
+	began time.Time
 }
 
 // natsEars are the subjects that are listened to, from link to link.
 type natsEars struct {
 	heard nats.MsgHandler // called with what comes
 	turn  chan struct{}   // a token for who subscribes: one subscription is made at a time
+	deaf  chan struct{}   // capacity 1: the server has taken a subscription back
 
 	lmu  sync.Mutex // guards what follows; never held while the network is waited for
 	link *natsLink  // nil: none at present
@@ -39,8 +41,9 @@ type natsEars struct {
 
 // ear is a subject that is to be listened to.
 type ear struct {
-	nc  *nats.Conn         // of sub
-	sub *nats.Subscription // nil: no server has taken one
+	nc  *nats.Conn         // where sub is heard; nil: nowhere
+	sub *nats.Subscription // the newest that a server has taken; nil: none
+	why error              // of a refusal since listen began
 }
 
 // runNATS has routers ask over NATS until ctx ends, and waits for everything
@@ -52,16 +55,20 @@ func (r *Registry) runNATS(ctx context.Context) {
 	r.nats = p
 	up := sync.OnceFunc(func() { close(r.up) })
 	tell := func(err error) { r.tell("connecting to NATS for recovery requests", err) }
+	trouble := func(err error) {
+		p.refused(err)
+		p.trouble(err)
+	}
 	for pause := retryAfter; ; pause = min(2*pause, retryMost) {
 		l := &natsLink{}
 		err := again(ctx, tell, func() (err error) {
-			l.nc, l.dead, err = r.o.NATS(ctx, p.trouble)
+			l.nc, l.dead, err = r.o.NATS(ctx, trouble)
 			return err
 		})
 		if err != nil {
 			return // ctx has ended
 		}
-		began := time.Now()
+		l.began = time.Now()
 		p.use(l)
 		r.log.Info("answering Dynamo routers' recovery requests over NATS", "server", l.nc.ConnectedUrlRedacted())
 		up()
@@ -74,7 +81,7 @@ func (r *Registry) runNATS(ctx context.Context) {
 		}
 		r.log.Warn("the connection for recovery requests was closed for good: Dynamo routers are not answered until there is another",
 			"error", cmp.Or(l.nc.LastError(), nats.ErrConnectionClosed))
-		if time.Since(began) > retryMost {
+		if time.Since(l.began) > retryMost {
 			pause = retryAfter
 		}
 		if !sleep(ctx, pause/2+rand.N(pause/2)) { // what ended it may do so again at once
@@ -92,21 +99,29 @@ func (n *natsEars) use(l *natsLink) {
 }
 
 // keep has every subject be listened to on a new link, and returns when the link
-// is dead or ctx has ended. What is refused is tried again.
+// is dead or ctx has ended. What is refused, at once or later, is tried again.
 func (p *natsPlane) keep(ctx context.Context, l *natsLink) {
-	for pause := retryAfter; ; pause = min(2*pause, retryMost) {
-		var next <-chan time.Time
-		if err := p.listenToAll(ctx); err != nil && ctx.Err() == nil {
-			p.trouble(err)
-			next = time.After(pause/2 + rand.N(pause/2))
-		}
+	pause, next := retryAfter, time.After(0)
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.dead:
 			return
+		case <-p.deaf:
+			if next != nil {
+				continue // it is asked for soon
+			}
 		case <-next:
+			next = nil
+			err := p.listenToAll(ctx)
+			if err == nil || ctx.Err() != nil {
+				continue
+			}
+			p.trouble(err)
 		}
+		next = time.After(pause/2 + rand.N(pause/2))
+		pause = min(2*pause, retryMost)
 	}
 }
 
@@ -147,6 +162,10 @@ func (n *natsEars) listen(ctx context.Context, subject string) error {
 	n.lmu.Lock()
 	l, e := n.link, n.ears[subject]
 	done := e == nil || l != nil && e.nc == l.nc // the former: nobody is to listen any more
+	var old *nats.Subscription
+	if e != nil {
+		old, e.why = e.sub, nil
+	}
 	n.lmu.Unlock()
 	switch {
 	case done:
@@ -154,13 +173,20 @@ func (n *natsEars) listen(ctx context.Context, subject string) error {
 	case l == nil:
 		return errNoLink
 	}
+	if old != nil {
+		_ = old.Unsubscribe() // one that was refused; fails where its link has gone
+	}
 	sub, err := n.subscribe(ctx, l.nc, subject)
+	if errors.Is(err, nats.ErrMaxSubscriptionsExceeded) && time.Since(l.began) > repeatLog {
+		l.nc.Close() // its limit stays that of its beginning, and its last error the same
+	}
 	if sub == nil {
 		return err
 	}
 	if err == nil {
 		n.lmu.Lock()
-		if done = n.ears[subject] == e; done {
+		err = e.why
+		if done = err == nil && n.ears[subject] == e; done {
 			e.nc, e.sub = l.nc, sub
 		}
 		n.lmu.Unlock()
@@ -187,10 +213,41 @@ func (n *natsEars) subscribe(ctx context.Context, nc *nats.Conn, subject string)
 		return sub, err
 	}
 	// A refusal comes before the answer to the flush.
-	if err := nc.LastError(); err != before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), subject) {
-		return sub, fmt.Errorf("allow the relay's NATS user to subscribe there: %w", err)
+	switch err := nc.LastError(); {
+	case errors.Is(err, nats.ErrMaxSubscriptionsExceeded): // now, or before: which one is not said
+		return sub, fmt.Errorf("raise max_subscriptions of the NATS server, or the account's limit: %w", err)
+	case err != before && refuses(err, subject):
+		return sub, notAllowed(err)
 	}
 	return sub, nil
+}
+
+func notAllowed(err error) error {
+	return fmt.Errorf("allow the relay's NATS user to subscribe there: %w", err)
+}
+
+// refuses says whether err is that a subject may not be subscribed to.
+func refuses(err error, subject string) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Subscription to "`+subject+`"`)
+}
+
+// refused notes what the server has taken back, as it does when its permissions
+// change. It does not tell when they change again, so that is asked for.
+func (n *natsEars) refused(err error) {
+	n.lmu.Lock()
+	defer n.lmu.Unlock()
+	for subject, e := range n.ears {
+		if !refuses(err, subject) {
+			continue
+		}
+		if e.why = notAllowed(err); e.nc != nil {
+			e.nc = nil
+			select {
+			case n.deaf <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 // deafen ends hearing a subject.
@@ -199,7 +256,7 @@ func (n *natsEars) deafen(ctx context.Context, subject string) {
 	e := n.ears[subject]
 	delete(n.ears, subject)
 	n.lmu.Unlock()
-	if e == nil || e.sub == nil || e.sub.Unsubscribe() != nil || !e.nc.IsConnected() {
+	if e == nil || e.sub == nil || e.sub.Unsubscribe() != nil || e.nc == nil || !e.nc.IsConnected() {
 		return
 	}
 	// So that who still asks is told by the server, instead of waiting.

@@ -5,7 +5,9 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -102,15 +104,17 @@ func TestNATSLinkClosed(t *testing.T) {
 	}
 }
 
-// TestNATSLinkRefused: a subject that is refused on a new link is tried again,
-// and does not keep the others out.
-func TestNATSLinkRefused(t *testing.T) {
-	user := func(deny ...string) []*natsd.User {
-		return []*natsd.User{{Username: "u", Password: "p", Permissions: &natsd.Permissions{Subscribe: &natsd.SubjectPermission{Deny: deny}}}}
-	}
+// listener is a server's user who may not subscribe to some subjects.
+func listener(deny ...string) []*natsd.User {
+	return []*natsd.User{{Username: "u", Password: "p", Permissions: &natsd.Permissions{Subscribe: &natsd.SubjectPermission{Deny: deny}}}}
+}
+
+// reloadable is a server whose options, those of its start, can be changed while it runs.
+func reloadable(t *testing.T, change func(*natsd.Options)) (s *natsd.Server, reload func(func(*natsd.Options))) {
+	t.Helper()
 	var o *natsd.Options
-	s := natsServer(t, func(opts *natsd.Options) { opts.Users = user(); o = opts.Clone() })
-	reload := func(change func(*natsd.Options)) {
+	s = natsServer(t, func(opts *natsd.Options) { change(opts); o = opts.Clone() })
+	return s, func(change func(*natsd.Options)) {
 		t.Helper()
 		next := o.Clone()
 		change(next)
@@ -118,6 +122,12 @@ func TestNATSLinkRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestNATSLinkRefused: a subject that is refused on a new link is tried again,
+// and does not keep the others out.
+func TestNATSLinkRefused(t *testing.T) {
+	s, reload := reloadable(t, func(o *natsd.Options) { o.Users = listener() })
 	url := strings.Replace(s.ClientURL(), "nats://", "nats://u:p@", 1)
 	var l logged
 	var made links
@@ -139,7 +149,7 @@ func TestNATSLinkRefused(t *testing.T) {
 			t.Errorf("answered %+v", got)
 		}
 	}
-	reload(func(o *natsd.Options) { o.MaxPayload, o.Users = 1024, user(natsSubject) })
+	reload(func(o *natsd.Options) { o.MaxPayload, o.Users = 1024, listener(natsSubject) })
 	made.kill(t)
 	heard(1)
 	if a.ask(natsSubject, a.body(query{}), patience) {
@@ -152,5 +162,89 @@ func TestNATSLinkRefused(t *testing.T) {
 	heard(1)
 	if made.count() != n {
 		t.Error("it took another link")
+	}
+}
+
+// TestNATSRefusedLater: a subject that the server takes back from a link that lives,
+// and a subscription above its limit, are heard when they may be.
+func TestNATSRefusedLater(t *testing.T) {
+	s, reload := reloadable(t, func(o *natsd.Options) { o.Users = listener("nothing") })
+	url := strings.Replace(s.ClientURL(), "nats://", "nats://u:p@", 1)
+	var l logged
+	r, _ := joined(t, t.TempDir(), dotted, overNATS(url), func(o *Options) { o.Log = l.log() })
+	a := newNATSAsker(t, url)
+	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
+	withdraw, err := r.Register(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer withdraw()
+	heard := func() bool { return a.ask(natsSubject, a.body(query{Worker: src.worker}), patience/10) }
+	for range 2 {
+		reload(func(o *natsd.Options) { o.Users = listener(natsSubject) })
+		eventually(t, "it is refused", func() bool { return !heard() })
+		reload(func(o *natsd.Options) { o.Users = listener("nothing") })
+		eventually(t, "it is heard again", heard)
+		if got, _, _ := a.answer(); got == nil || got.Data.TreeDump == nil {
+			t.Errorf("answered %+v", got)
+		}
+	}
+	if text := l.text(); !strings.Contains(text, natsSubject) {
+		t.Errorf("the log says %s", text)
+	}
+	withdraw()
+	if heard() {
+		t.Error("heard after the end")
+	}
+}
+
+// TestNATSSubscriptionLimit: a rank for which NATS takes no subscription any more is
+// not put on record, since nobody would answer for it; it is when there is room.
+func TestNATSSubscriptionLimit(t *testing.T) {
+	full, roomy := natsServer(t, func(o *natsd.Options) { o.MaxSubs = 1 }), natsServer(t)
+	var url atomic.Value
+	url.Store(full.ClientURL())
+	root := t.TempDir()
+	r, _ := joined(t, root, dotted, func(o *Options) {
+		o.NATS = func(ctx context.Context, trouble func(error)) (*nats.Conn, <-chan struct{}, error) {
+			return sinks.Connect(ctx, sinks.Options{Servers: []string{url.Load().(string)}}, "recovery", trouble)
+		}
+	})
+	withdraw, err := r.Register(t.Context(), fixed{worker: 5, publisher: 0xdef})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer withdraw()
+	src := fixed{worker: 1<<63 + 10, publisher: 0xabc, why: new(atomic.Pointer[string])}
+	registered := make(chan func(), 1)
+	go func() {
+		withdraw, err := r.Register(t.Context(), src)
+		if err != nil {
+			t.Error(err)
+		}
+		registered <- withdraw
+	}()
+	told := func() string {
+		if why := src.why.Load(); why != nil {
+			return *why
+		}
+		return ""
+	}
+	eventually(t, "the limit is told", func() bool { return strings.Contains(told(), "raise max_subscriptions") })
+	if names := files(t, root); len(names) != 1 {
+		t.Errorf("on record: %q", names)
+	}
+	url.Store(roomy.ClientURL())
+	r.nats.lmu.Lock()
+	r.nats.link.began = time.Time{} // long ago: it is given up for another, on which there is room
+	r.nats.lmu.Unlock()
+	eventually(t, "it is on record", func() bool { return len(registered) == 1 })
+	defer (<-registered)()
+	if why := told(); why != "" {
+		t.Errorf("still: %s", why)
+	}
+	a := newNATSAsker(t, roomy.ClientURL())
+	for _, subject := range []string{natsSubject, "dyn-amo_back%2Eend.worker_kv_query_source_def-5"} {
+		eventually(t, subject, func() bool { return a.ask(subject, a.body(query{}), patience/10) })
 	}
 }

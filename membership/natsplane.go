@@ -35,7 +35,7 @@ type natsPlane struct {
 
 func newNATSPlane(ctx context.Context, s *server) *natsPlane {
 	p := &natsPlane{s: s, ctx: ctx}
-	p.natsEars = natsEars{heard: p.take, turn: make(chan struct{}, 1), ears: map[string]*ear{}}
+	p.natsEars = natsEars{heard: p.take, turn: make(chan struct{}, 1), deaf: make(chan struct{}, 1), ears: map[string]*ear{}}
 	return p
 }
 
