@@ -266,6 +266,7 @@ func (s *Stream) number(now time.Time, m *replay.Live) (ok bool) {
 func (s *Stream) renumber(bare bool) {
 	s.seqless.on, s.seqless.next = bare, 0
 	s.closeReplay()
+	s.story.asks.failing = "" // no news of what is not asked any more
 	was := s.cursor.State()
 	c := s.cursorConfig(bare || s.src.Replay == "")
 	if c.Epoch = was.Epoch; was.Begun {

@@ -102,6 +102,20 @@ func TestBatchesWithoutSeq(t *testing.T) {
 	}
 }
 
+// An engine that sends no sequence number has no replay: that its endpoint refuses is
+// no trouble any more once that is known.
+func TestBatchesWithoutSeqOrReplay(t *testing.T) {
+	b := start(t, setup{later: true})
+	p := newPub(t)
+	b.update(source(p.bind(), func(s *discovery.Source) { s.Replay = "tcp://" + freeport.Addr(t) }))
+	b.await("the refusal", func() bool { return b.source(0).ReplayFailing })
+	n := uint64(0)
+	b.until("blocks", func() { n++; p.send(stored(n)) }, func() bool { return len(b.held(0)) >= 5 })
+	if s := b.source(0); s.State != relay.StateLive || s.Reason != "" || s.ReplayFailing {
+		t.Errorf("status: %s, %q, failing %v", s.State, s.Reason, s.ReplayFailing)
+	}
+}
+
 // One message without a number among others that have one is nothing that an
 // engine sends: it is left out, and numbers go on to be looked at.
 func TestStrayBatchWithoutSeq(t *testing.T) {
