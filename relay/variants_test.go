@@ -204,14 +204,25 @@ func TestTopicExactAlone(t *testing.T) {
 
 // With a TOPIC that the engine does not use, replays bring everything late; a person is told.
 func TestReplayAlone(t *testing.T) {
-	b := start(t, setup{source: func(s *discovery.Source) { s.Topic = "not the engine's" }})
+	b := start(t, setup{later: true})
+	live, _ := b.network()
+	b.update(b.sources(func(s *discovery.Source) { s.Topic, s.Endpoint = "not the engine's", "tcp://"+live.Addr() }))
 	n := 0
 	b.until("the line", func() {
 		n++
 		b.prompt(0, n, 8)
 	}, func() bool { return b.logged("batches come by replay alone") })
-	if s := b.source(0); !s.LastMessage.IsZero() || s.Cursor.Applied == 0 {
+	if s := b.source(0); !s.LastMessage.IsZero() || s.Cursor.Applied == 0 || !s.WrongTopic {
 		t.Errorf("status: %+v", s)
+	}
+	// It is as wrong on another connection, and not told again.
+	live.Cut(false)
+	b.until("the status", func() {
+		n++
+		b.prompt(0, n, 8)
+	}, func() bool { s := b.source(0); return s.Connects > 1 && s.WrongTopic })
+	if n := b.count("batches come by replay alone"); n != 1 {
+		t.Errorf("told %d times", n)
 	}
 }
 
