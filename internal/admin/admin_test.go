@@ -100,6 +100,11 @@ func serve(t *testing.T, w *world, change func(*Options)) (s *Server, url string
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
+	eventually(t, "it runs", func() bool { // until then /healthz fails
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.running
+	})
 	return s, "http://" + s.Addr()
 }
 
