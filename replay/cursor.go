@@ -54,7 +54,8 @@ type Cursor struct {
 	waiting bool          // Away was said, and not yet taken back
 	readied bool          // Ready was said
 	downAt  time.Time     // when the live connection ended; zero: it is up, or never asked for
-	wasDown time.Duration // in all before, since one was proven
+	upAt    time.Time     // when it came up last
+	wasDown time.Duration // in all before, since one was proven or lasted
 	pinged  time.Time     // when the newest PING that it answered was sent
 
 	// The replay connection and the round on it.
@@ -137,7 +138,7 @@ func (c *Cursor) LiveUp(now time.Time) {
 	if !c.downAt.IsZero() {
 		c.wasDown += now.Sub(c.downAt)
 	}
-	c.live, c.downAt, c.pinged = true, time.Time{}, time.Time{}
+	c.live, c.upAt, c.downAt, c.pinged = true, now, time.Time{}, time.Time{}
 	c.restPoll()
 	if c.cfg.NoReplay {
 		c.proven, c.shown = true, false

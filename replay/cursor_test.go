@@ -387,6 +387,7 @@ func TestAway(t *testing.T) {
 	// A connection that proves nothing does not make the time begin anew, one that does makes it.
 	x = running(t, Config{}, 3).do("down +20s up +10s refused down +9s").ignore().do("+999ms").want().do("+1ms").want("away")
 	x.do("up +1h down +1h up sent R2").ignore().do("down").want("close").do("+29999ms").want().do("+1ms").want("away")
+	running(t, Config{}, 3).do("down +20s up refused +30s down").ignore().do("+29999ms").want().do("+1ms").want("away")
 	running(t, Config{NoReplay: true}, 3).do("down +20s up +10s down +29999ms").want().do("+1ms").want("away")
 	// Never reached at all.
 	newTable(t, Config{}).do("+30s").want("away").do("up sent R0").want("ask 0 fresh", "back", "apply 0 0 replayed")

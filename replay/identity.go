@@ -155,7 +155,7 @@ func (c *Cursor) reopen() {
 // comes on the next one may be of another incarnation whose numbers fit. Nor does
 // what the connection, or a round beside it, seemed to show.
 func (c *Cursor) lostLive() {
-	if c.proven {
+	if c.proven || c.now.Sub(c.upAt) >= c.cfg.DeadAfter {
 		c.wasDown = 0
 	}
 	c.live, c.proven, c.shown = false, false, false
@@ -174,7 +174,8 @@ func (c *Cursor) lostLive() {
 
 // deadAt is when the engine counts as dead, where the live connection is down. One
 // that came up meanwhile and proved nothing was perhaps another's, or an engine's that
-// ends again and again before it is of use: it does not make the time begin anew.
+// ends again and again before it is of use: it does not make the time begin anew,
+// unless it lasted as long itself.
 func (c *Cursor) deadAt() time.Time { return c.downAt.Add(c.cfg.DeadAfter - c.wasDown) }
 
 // away: unreachable for DeadAfter. A router must not count on its blocks.

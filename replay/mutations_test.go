@@ -123,7 +123,7 @@ var mutations = []mutation{
 	{"a connection that proves nothing does not make DEAD_AFTER begin anew", "hand", []edit{
 		{"cursor.go", "		c.wasDown += now.Sub(c.downAt)\n", "		c.wasDown = 0\n"}}},
 	{"one that proves the engine does", "hand", []edit{
-		{"identity.go", "	if c.proven {\n		c.wasDown = 0\n	}\n", ""}}},
+		{"identity.go", "	if c.proven || c.now.Sub(c.upAt) >= c.cfg.DeadAfter {\n		c.wasDown = 0\n	}\n", ""}}},
 	{"waiting ends with proof only", "hand", []edit{
 		{"cursor.go", "	c.restPoll()\n	if c.cfg.NoReplay {\n		c.proven", "	c.restPoll()\n	c.back()\n	if c.cfg.NoReplay {\n		c.proven"}}},
 	{"a trickle gives up its slot", "hand", []edit{
