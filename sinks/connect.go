@@ -13,7 +13,8 @@ import (
 // nothing later that it cannot send now, and connects again by itself until the
 // caller closes it; dead is closed then. It is closed, too, when the server sends
 // an error that nats.go does not come back from, such as that of a message above
-// a max_payload that a reload has lowered. When ctx ends its link is cut, for
+// a max_payload that a reload has lowered, and when it has come back to a server
+// that is tooNarrow. When ctx ends its link is cut, for
 // good. purpose is its name in NATS' monitoring, behind o.Name; trouble is called
 // with what goes wrong on it, such as a subscription that is not permitted, and
 // must not block. The error says in one line what to change.
@@ -49,10 +50,21 @@ func reconnecting(ctx context.Context, o *Options, t *timing, purpose string, tr
 		nats.SetCustomDialer(d),
 		nats.SkipHostLookup(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { trouble(err) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			if err := tooNarrow(nc, minMaxPayload); err != nil {
+				trouble(err)
+				nc.Close()
+			}
+		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
 	)
 	if nc, err = nats.Connect(strings.Join(o.Servers, ","), opts...); err != nil {
 		return nil, nil, o.Auth.explain(o.Servers, err, d.lastErr)
+	}
+	if err := tooNarrow(nc, minMaxPayload); err != nil {
+		nc.Close()
+		<-closed
+		return nil, nil, err
 	}
 	return nc, closed, nil
 }

@@ -94,13 +94,22 @@ func (p *Publisher) dial(ctx context.Context, servers []string) (nc *nats.Conn, 
 	if p.o.Kind == JetStream {
 		least = minMaxPayloadStream
 	}
-	if m := nc.MaxPayload(); m < least {
-		server := redact(nc.ConnectedUrl())
+	if err := tooNarrow(nc, least); err != nil {
 		nc.Close()
 		<-closed
-		return nil, nil, fmt.Errorf("NATS at %s allows messages of %d bytes only: raise max_payload there to %d at least, its default is 1 MiB", server, m, least)
+		return nil, nil, err
 	}
 	return nc, closed, nil
+}
+
+// tooNarrow says that nc's server allows less than least bytes a message. A connection
+// to it is of no use later either: a server whose max_payload a reload has raised does
+// not tell, so nc would refuse for good what is longer.
+func tooNarrow(nc *nats.Conn, least int64) error {
+	if m := nc.MaxPayload(); m < least {
+		return fmt.Errorf("NATS at %s allows messages of %d bytes only: raise max_payload there to %d at least, its default is 1 MiB", redact(nc.ConnectedUrl()), m, least)
+	}
+	return nil
 }
 
 // peersOf is what the connected server tells of its cluster. A user or token

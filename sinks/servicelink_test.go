@@ -1,10 +1,13 @@
 package sinks
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,5 +54,61 @@ func TestAnswerAboveShrunkMaxPayload(t *testing.T) {
 	eventually(t, "leaving", func() bool { h := heard(); return h[len(h)-1].State == StateLeaving })
 	if got := strings.Join(log.lines(), "\n"); strings.Count(got, "have trouble") != 1 || !strings.Contains(got, "Maximum Payload Violation") {
 		t.Errorf("the log: %s", got)
+	}
+}
+
+// TestHeartbeatsAfterTinyMaxPayload: a server whose max_payload is too small for
+// heartbeats for a while does not tell when it is not any more. The service's link
+// that was made meanwhile, or came back to it by itself, must not stay.
+func TestHeartbeatsAfterTinyMaxPayload(t *testing.T) {
+	for _, byItself := range []bool{false, true} {
+		t.Run(fmt.Sprint("byItself=", byItself), func(t *testing.T) {
+			s, reload := reloadable(t, nil)
+			var log logLines
+			p := newTest(t, Options{Servers: []string{s.ClientURL()}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			p.timing = brisk
+			var dials atomic.Int64
+			dial := p.o.Dial
+			p.o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				dials.Add(1)
+				return dial(ctx, network, address)
+			}
+			k := openRank(t, p, 7, 1, 400)
+			stop := run(t, p)
+			const subject = "kvrelay.dynamo.7.0.recover"
+			served(t, connect(t, s.ClientURL()), subject)
+			drained(t, p)
+			reload(func(o *server.Options) { o.MaxPayload = 100 })
+			service := func() (cid uint64) {
+				z, err := s.Connz(&server.ConnzOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range z.Conns {
+					if strings.HasSuffix(c.Name, " service") {
+						cid = c.Cid
+					}
+				}
+				return cid
+			}
+			if cid := service(); byItself && cid != 0 {
+				_ = s.DisconnectClientByID(cid) // else the first heartbeat ends it; which it may have done already
+			}
+			k.step([]decode.Event{store(decode.Event{Hashes: []uint64{9}})})
+			eventually(t, "the trouble", func() bool { return strings.Contains(p.State().LastError, "768") })
+			n := dials.Load()
+			eventually(t, "both links to be tried again and again", func() bool { return dials.Load() > n+20 })
+			reload(func(o *server.Options) { o.MaxPayload = 1 << 20 })
+			nc := connect(t, s.ClientURL())
+			heard := beats(t, nc)
+			eventually(t, "heartbeats", func() bool { return len(heard()) > 3 })
+			served(t, nc, subject)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(log.lines(), "\n"); !strings.Contains(got, "have trouble") {
+				t.Errorf("the log: %s", got)
+			}
+		})
 	}
 }
