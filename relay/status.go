@@ -143,6 +143,8 @@ func (s *Stream) state(c *replay.State) (state, reason string) {
 		return StateReplaying, "connected again; what the engine holds is not yet proven"
 	case !s.credited:
 		return StateReplaying, "NATS does not confirm fast enough: batches wait in the engine's replay buffer"
+	case c.Missing && s.story.short.told:
+		return StateReplaying, "replay ends below what comes live, again and again: the two endpoints are not of one engine"
 	case c.Missing:
 		return StateReplaying, "batches are missing and being replayed" + s.story.asks.why()
 	case !c.Proven && s.story.isReady:

@@ -32,6 +32,7 @@ type story struct {
 	topics  topics  // whose messages come
 	replays healing // what replay brings, for the log
 	asks    asks    // whether replay answers
+	short   short   // whether it comes as far as the live batches
 }
 
 func (t *story) trouble(err error) {

@@ -30,6 +30,20 @@ type asks struct {
 	vain    int    // of these, those since the newest answer that brought nothing that helps
 }
 
+// short is how often replay has ended, whole, below what came live. An engine answers
+// from what it has published, so that of another one is all that does so for long.
+type short struct {
+	since  time.Time // of the first; zero: no live batch waits, or one was applied since
+	rounds int
+	told   bool // the log has it
+}
+
+const (
+	shortFor    = 10 * time.Second // so long at least, and
+	shortRounds = 3
+	wholeUpTo   = 1000 // replies: beyond them a ROUTER drops some, its high-water mark reached
+)
+
 const vainTold = 3 // one or two can be of an engine that dies, or is busy
 
 const (
@@ -94,6 +108,7 @@ func (t *story) asked(now time.Time) {
 func (t *story) applied(seq uint64, replayed bool) {
 	h := &t.replays
 	if !replayed {
+		t.short = short{}
 		return
 	}
 	if h.batches == 0 {
@@ -111,6 +126,7 @@ func (t *story) roundEnded(s *Stream, now time.Time) {
 	h := &t.replays
 	began, n := h.began, h.batches
 	h.began, h.batches = time.Time{}, 0
+	t.endedShort(s, now, n)
 	if n == 0 || began.IsZero() {
 		return
 	}
@@ -128,6 +144,24 @@ func (t *story) roundEnded(s *Stream, now time.Time) {
 	}
 	h.told, h.gapsUntold, h.batchesUntold = now, 0, 0
 	s.log.Info("gap healed by replay", attrs...)
+}
+
+// endedShort looks at a round that has ended and brought n batches.
+func (t *story) endedShort(s *Stream, now time.Time, n uint64) {
+	c := s.cursor.State()
+	if !c.Missing || c.Held == 0 || n >= wholeUpTo {
+		t.short = short{}
+		return
+	}
+	p := &t.short
+	if p.rounds++; p.since.IsZero() {
+		p.since = now
+	}
+	if p.told || p.rounds < shortRounds || now.Sub(p.since) < min(shortFor, s.r.o.SilentAfter) {
+		return
+	}
+	p.told = true
+	s.log.Warn("replay ends below what comes live, again and again: the two endpoints are not of one engine", "replay", s.src.Replay, "replay_ends_below", c.Next, "live_batches_held", c.Held)
 }
 
 func (t *story) replayRefused(s *Stream, err error) {

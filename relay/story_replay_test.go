@@ -91,3 +91,33 @@ func TestReplaySilentAtStart(t *testing.T) {
 	}
 	b.await("the reason", func() bool { s := b.source(0); return s.ReplayFailing && strings.Contains(s.Reason, "does not answer") })
 }
+
+// Replay of another engine that has come less far, and goes on: each round brings
+// something, so none is in vain, and none comes as far as the live batches.
+func TestReplayOfAnotherEngine(t *testing.T) {
+	other, err := mockengine.Start(mockengine.Options{BlockSize: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	const said = "replay ends below what comes live, again and again"
+	b := start(t, setup{later: true, relay: func(o *relay.Options) { o.SilentAfter = 300 * time.Millisecond }})
+	b.prompt(0, 0, 500) // nobody has subscribed
+	b.update(b.sources(func(s *discovery.Source) { s.Replay = other.Rank(0).ReplayEndpoint() }))
+	n := 500
+	b.until("the line", func() {
+		b.prompt(0, n, 1)
+		tokens := []uint32{uint32(n), 1, 2, 3, 4}
+		if _, err := other.Prompt(tokens, mockengine.PromptOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		other.Step()
+		n++
+	}, func() bool { return b.logged(said) })
+	if s := b.source(0); s.State != relay.StateReplaying || !strings.Contains(s.Reason, said) {
+		t.Errorf("status: %+v", s)
+	}
+	if got := b.count(said); got != 1 {
+		t.Errorf("told %d times", got)
+	}
+}

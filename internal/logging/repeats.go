@@ -23,7 +23,7 @@ type RepeatsOptions struct {
 
 // Repeats says trouble once and then counts it: the first record of a kind
 // passes at once; those that follow within Window are held back, and then one line, the last
-// of them, says "… (47 more in 30 s)". It goes on so while the trouble lasts;
+// of them, says "… (47 more in 30 s)", and "the last 12 s ago" where it may be over. It goes on so while the trouble lasts;
 // a Window without any ends it, and the next record passes at once again.
 // A message that very many engines or ranks have is one trouble: beyond Alike
 // of them they are counted together. So is news that comes too often to be read.
@@ -45,6 +45,7 @@ type trouble struct {
 	more    int       // held back in it
 	passes  int       // how many more may pass
 	last    slog.Record
+	lastAt  time.Time
 	to      slog.Handler // where last belongs
 }
 
@@ -146,6 +147,10 @@ func (r *Repeats) collect(now time.Time) (due []line, next time.Time) {
 	return due, next
 }
 
+// overFor is how long ago the last of the repeats is when their line says so: the trouble
+// may be over then, and nothing else in that line tells.
+const overFor = 8 * time.Second
+
 // count is the line that tells of t's repeats.
 func (t *trouble) count(now time.Time, o RepeatsOptions) line {
 	if now.IsZero() {
@@ -155,6 +160,9 @@ func (t *trouble) count(now time.Time, o RepeatsOptions) line {
 	of := ""
 	if t.message == "" {
 		of = ", of many " + strings.Join(o.Keys, "s or ") + "s"
+	}
+	if ago := now.Sub(t.lastAt).Round(time.Second); ago >= overFor {
+		of += fmt.Sprintf(", the last %d s ago", ago/time.Second)
 	}
 	record.Time = now // not of the last one: a log is read from top to bottom
 	record.Message = fmt.Sprintf("%s (%d more in %d s%s)", record.Message, t.more, max(1, int(now.Sub(t.since).Round(time.Second)/time.Second)), of)
@@ -184,7 +192,7 @@ func (r *Repeats) handle(ctx context.Context, to slog.Handler, record slog.Recor
 	switch {
 	case held:
 		t.more++
-		t.last, t.to = record.Clone(), to
+		t.last, t.lastAt, t.to = record.Clone(), now, to
 	case t != nil:
 		t.passes--
 	default:

@@ -78,16 +78,33 @@ func TestSaidOnceThenCounted(t *testing.T) {
 	wantLines(t, out, `level=WARN msg="cannot connect" engine=tcp://h:1 rank=0 try=0`)
 	c.add(30 * time.Second)
 	log.Warn("cannot connect", "try", 48) // opens the next window, in which it is counted
-	wantLines(t, out, `level=WARN msg="cannot connect (47 more in 30 s)" engine=tcp://h:1 rank=0 try=47`)
+	wantLines(t, out, `level=WARN msg="cannot connect (47 more in 30 s, the last 30 s ago)" engine=tcp://h:1 rank=0 try=47`)
 	c.add(31 * time.Second)
 	log.Warn("cannot connect", "try", 49)
-	wantLines(t, out, `level=WARN msg="cannot connect (1 more in 31 s)" engine=tcp://h:1 rank=0 try=48`)
+	wantLines(t, out, `level=WARN msg="cannot connect (1 more in 31 s, the last 31 s ago)" engine=tcp://h:1 rank=0 try=48`)
 	c.add(30 * time.Second) // 49 was counted in this window
 	log.Warn("something else")
 	log.Warn("cannot connect", "try", 50)
 	wantLines(t, out,
 		`level=WARN msg="something else" engine=tcp://h:1 rank=0`,
-		`level=WARN msg="cannot connect (1 more in 30 s)" engine=tcp://h:1 rank=0 try=49`)
+		`level=WARN msg="cannot connect (1 more in 30 s, the last 30 s ago)" engine=tcp://h:1 rank=0 try=49`)
+}
+
+// A count says how long ago its last repeat was where the trouble may be over, and
+// does not while it lasts.
+func TestCountSaysWhatMayBeOver(t *testing.T) {
+	log, out, c := newClocked(RepeatsOptions{})
+	log.Warn("down")
+	for range 14 {
+		c.add(2 * time.Second)
+		log.Warn("down")
+	}
+	c.add(2 * time.Second)
+	log.Warn("down")
+	wantLines(t, out, "level=WARN msg=down", `level=WARN msg="down (14 more in 30 s)"`)
+	c.add(32 * time.Second)
+	log.Warn("down")
+	wantLines(t, out, `level=WARN msg="down (1 more in 32 s, the last 32 s ago)"`)
 }
 
 // Trouble that stayed away for a window is news again.
@@ -150,7 +167,7 @@ func TestManyAlikeAreCountedTogether(t *testing.T) {
 	}
 	c.add(time.Minute)
 	log.Warn("cannot connect", "rank", 2000)
-	if got := out.take(); !slices.Contains(got, `level=WARN msg="cannot connect (2991 more in 70 s, of many engines or ranks)" engine=x rank=999`) {
+	if got := out.take(); !slices.Contains(got, `level=WARN msg="cannot connect (2991 more in 70 s, of many engines or ranks, the last 60 s ago)" engine=x rank=999`) {
 		t.Errorf("no count of the others: %q", got)
 	}
 	c.add(time.Minute)
@@ -175,13 +192,13 @@ func TestNewsIsBounded(t *testing.T) {
 	wantLines(t, out, "level=INFO msg=other")
 	c.add(30 * time.Second)
 	all()
-	wantLines(t, out, `level=INFO msg="connected (997 more in 30 s)" rank=999`)
+	wantLines(t, out, `level=INFO msg="connected (997 more in 30 s, the last 30 s ago)" rank=999`)
 	c.add(30 * time.Second)
 	log.Info("connected", "rank", 0)
-	wantLines(t, out, `level=INFO msg="connected (1000 more in 30 s)" rank=999`)
+	wantLines(t, out, `level=INFO msg="connected (1000 more in 30 s, the last 30 s ago)" rank=999`)
 	c.add(30 * time.Second)
 	log.Info("connected", "rank", 1)
-	wantLines(t, out, `level=INFO msg="connected (1 more in 30 s)" rank=0`)
+	wantLines(t, out, `level=INFO msg="connected (1 more in 30 s, the last 30 s ago)" rank=0`)
 }
 
 func TestTableIsBounded(t *testing.T) {
@@ -228,9 +245,9 @@ func TestRun(t *testing.T) {
 		log.Warn("other")
 		wantLines(t, out, "level=WARN msg=down", "level=WARN msg=other")
 		time.Sleep(21 * time.Second)
-		wantLines(t, out, `level=WARN msg="down (2 more in 30 s)"`)
+		wantLines(t, out, `level=WARN msg="down (2 more in 30 s, the last 30 s ago)"`)
 		time.Sleep(10 * time.Second)
-		wantLines(t, out, `level=WARN msg="other (1 more in 30 s)"`)
+		wantLines(t, out, `level=WARN msg="other (1 more in 30 s, the last 30 s ago)"`)
 		time.Sleep(100 * time.Second) // both are forgotten
 		r.mu.Lock()
 		if len(r.seen) != 0 {
