@@ -1,12 +1,16 @@
 package sinks
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -213,15 +217,56 @@ func (d *linkDialer) Dial(network, address string) (net.Conn, error) {
 // connection, and a later PONG would confirm messages that never left.
 type linkConn struct {
 	net.Conn
-	stop func() bool
+	stop    func() bool
+	greeted bool  // something was read
+	refusal error // that came with the greeting; nil: none did
+}
+
+// Read looks at what comes first: nats.go reads no further than the greeting before it
+// logs in, and buffers the rest.
+func (c *linkConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if !c.greeted && n > 0 {
+		c.greeted = true
+		if _, rest, ok := bytes.Cut(b[:n], []byte("\r\n")); ok {
+			c.refusal = refusalIn(rest)
+		}
+	}
+	return n, err
 }
 
 func (c *linkConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			err = cmp.Or(c.lastWords(), err)
+		}
 		_ = c.Conn.Close() // its error adds nothing to err
 	}
 	return n, err
+}
+
+// lastWords is why the peer ended the connection; nil: it has not said so. A full server
+// says it behind its greeting and closes at once, so that the login often fails before
+// nats.go comes to that.
+func (c *linkConn) lastWords() error {
+	if c.refusal != nil {
+		return c.refusal
+	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // what is there is there: nothing more comes
+	b := make([]byte, 256)
+	n, _ := c.Conn.Read(b) // without words its error is as good as the write's
+	return refusalIn(b[:n])
+}
+
+// refusalIn is the error that b begins with, as nats.go makes it of the same; else nil.
+func refusalIn(b []byte) error {
+	text, ok := bytes.CutPrefix(b, []byte("-ERR '"))
+	text, _, whole := bytes.Cut(text, []byte("'"))
+	if !ok || !whole {
+		return nil
+	}
+	return errors.New("nats: " + strings.ToLower(string(text)))
 }
 
 func (c *linkConn) Close() error {

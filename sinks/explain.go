@@ -43,6 +43,9 @@ func (a *Auth) explain(servers []string, err, dialErr error) error {
 	if e := a.explainTLS(servers, err); e != nil {
 		return e
 	}
+	if t := net.Error(nil); errors.As(err, &t) && t.Timeout() {
+		return fmt.Errorf("NATS at %s takes the connection and does not answer in time (%w): a server that hangs; else check KVRELAY_NATS_URL: a WebSocket port needs ws:// or wss:// there, and a server that waits for TLS first (handshake_first) cannot be used", where, steady(err))
+	}
 	return fmt.Errorf("NATS at %s does not answer as NATS does (%w): check KVRELAY_NATS_URL; a WebSocket port needs ws:// or wss:// there, and a server that waits for TLS first (handshake_first) cannot be used", where, steady(err))
 }
 

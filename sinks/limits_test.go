@@ -2,10 +2,12 @@ package sinks
 
 import (
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +59,40 @@ func TestMaxConnections(t *testing.T) {
 	says(t, p, "takes no more connections", "raise max_connections")
 	reload(func(o *server.Options) { o.MaxConn = 10 })
 	drained(t, p)
+}
+
+// TestFullServerAtOnce: a full server closes right behind its reason, so that the login
+// fails before nats.go reads that. It is the reason that is told, each time.
+func TestFullServerAtOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("INFO {\"server_id\":\"X\",\"max_payload\":1048576}\r\n-ERR 'maximum connections exceeded'\r\n"))
+			_ = c.Close()
+		}
+	})
+	var log logLines
+	p := newTest(t, Options{Servers: []string{"nats://" + l.Addr().String()}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p.timing = quick
+	stop := run(t, p)
+	eventually(t, "many tries", func() bool { return p.failures.Load() > 30 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range log.lines() {
+		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "raise max_connections") {
+			t.Error(line)
+		}
+	}
 }
 
 // TestLameDuck: a server that is about to go hands its link to another, in order.
