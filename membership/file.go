@@ -44,7 +44,8 @@ type File struct {
 	// Owned by Run: when it told of trouble last, of files that were overwritten,
 	// of those that another process has taken.
 	told, toldChanged, toldTaken time.Time
-	changed                      int // files that were overwritten, and written again
+	troubled                     bool // the newest that was told of the folder is trouble
+	changed                      int  // files that were overwritten, and written again
 }
 
 // mine is a record that was put, or is to be removed.

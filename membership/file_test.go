@@ -138,9 +138,16 @@ func TestFileStoreHangs(t *testing.T) {
 		if list, err := f.List(t.Context(), bucketSources); err != nil || len(list) != 1 || list[0].Dead || string(list[0].Value) != "3" {
 			t.Errorf("%+v, %v", list, err)
 		}
+		const again = "the folder can be written to again: the records are kept alive"
+		if n := strings.Count(l.text(), again); n != 1 {
+			t.Errorf("told %d times that it is over: %s", n, l.text())
+		}
 		back = make(chan struct{})
 		hang()
-		time.Sleep(touchEvery)
+		time.Sleep(touchEvery + folderTime + time.Second)
+		if n := strings.Count(l.text(), "records cannot be kept alive"); n != 2 {
+			t.Errorf("new trouble told %d times: %s", n-1, l.text())
+		}
 		began := time.Now()
 		cancel()
 		<-done

@@ -97,7 +97,7 @@ func (f *File) keeps(key string, value []byte) bool {
 	return ok && !r.leaving && bytes.Equal(r.value, value)
 }
 
-// tell tells of trouble, of each kind once a minute.
+// tell tells of trouble, of each kind once a minute, and when records are kept alive again.
 func (f *File) tell(u *upkeep) {
 	now := time.Now()
 	due := func(s some, told *time.Time) bool {
@@ -108,7 +108,12 @@ func (f *File) tell(u *upkeep) {
 		return true
 	}
 	if due(u.failed, &f.told) {
+		f.troubled = true
 		f.log.Error("records cannot be kept alive: routers forget this engine. Make the folder (MEMBERSHIP_PATH) one that kvrelay can write to", "root", f.root, "records", u.failed.n, "error", u.trouble)
+	}
+	if u.failed.n == 0 && f.troubled {
+		f.troubled, f.told = false, time.Time{} // what comes next is news
+		f.log.Info("the folder can be written to again: the records are kept alive", "root", f.root)
 	}
 	if f.changed += u.changed.n; due(u.changed, &f.toldChanged) {
 		f.log.Warn("records that somebody had overwritten are there again", "records", u.changed.n, "key", u.changed.key, "so_far", f.changed)

@@ -38,6 +38,7 @@ type service struct {
 	p      *Publisher
 	answer chan struct{} // a token per answer being made
 	deaf   chan struct{} // capacity 1: a subscription was refused on the present link
+	sick   chan struct{} // capacity 1: there was trouble
 
 	// Owned by serve: the wait before the next dial.
 	backoff time.Duration
@@ -45,7 +46,7 @@ type service struct {
 	mu      sync.Mutex // guards what follows
 	link    *serviceLink
 	changed chan struct{} // closed when link is another
-	told    time.Time     // when a trouble was logged
+	told    time.Time     // when a trouble was logged; zero: none was since all was well
 }
 
 // serve runs the service from the first outbox with a source until ctx ends, or
@@ -57,7 +58,7 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	case <-ctx.Done():
 		return nil
 	}
-	s := &service{p: p, answer: make(chan struct{}, maxAnswers), deaf: make(chan struct{}, 1), backoff: p.timing.minBackoff, changed: make(chan struct{})}
+	s := &service{p: p, answer: make(chan struct{}, maxAnswers), deaf: make(chan struct{}, 1), sick: make(chan struct{}, 1), backoff: p.timing.minBackoff, changed: make(chan struct{})}
 	tctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// A link outlives ctx, once it is there: the last heartbeats need it.
@@ -67,6 +68,7 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 	up := time.Now()
 	var wg sync.WaitGroup
 	var renew <-chan time.Time // nil: nothing was refused
+	var quiet <-chan time.Time // nil: all is well, or waits for renew
 	for l != nil && tctx.Err() == nil {
 		s.set(l)
 		for _, o := range p.unmanned(func(o *Outbox) bool { return o.source != nil }) {
@@ -87,6 +89,16 @@ func (p *Publisher) serve(ctx context.Context, halt func()) error {
 			}
 		case <-renew:
 			l.nc.Close()
+		case <-s.sick:
+			quiet = time.After(3 * p.timing.beat) // a heartbeat that is refused is trouble each time
+		case <-quiet:
+			switch quiet = nil; {
+			case renew != nil:
+			case !l.nc.IsConnected(): // nothing is refused where nothing is sent
+				quiet = time.After(3 * p.timing.beat)
+			default:
+				s.well()
+			}
 		case <-l.dead:
 			s.set(nil)
 			s.trouble(cmp.Or(l.nc.LastError(), errLinkLost))

@@ -84,6 +84,10 @@ func (s *service) trouble(err error) {
 		default:
 		}
 	}
+	select {
+	case s.sick <- struct{}{}:
+	default:
+	}
 	if e := limited(redactAll(s.p.o.Servers), err); e != nil {
 		err = e
 	}
@@ -93,5 +97,15 @@ func (s *service) trouble(err error) {
 		s.told = now
 		s.p.o.Logger.Warn("heartbeats or the recovery service have trouble: consumers may not notice what they miss; are kvrelay's own subjects allowed?",
 			"subjects", s.p.rankSubject("*", "*", "heartbeat")+", "+s.p.rankSubject("*", "*", "recover"), "error", err)
+	}
+}
+
+// well tells that a trouble that was told is over.
+func (s *service) well() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.told.IsZero() {
+		s.told = time.Time{} // what comes next is news
+		s.p.o.Logger.Info("heartbeats and the recovery service work again")
 	}
 }

@@ -103,6 +103,7 @@ func TestHeartbeatsAfterTinyMaxPayload(t *testing.T) {
 			heard := beats(t, nc)
 			eventually(t, "heartbeats", func() bool { return len(heard()) > 3 })
 			served(t, nc, subject)
+			eventually(t, "the good news", func() bool { return strings.Contains(strings.Join(log.lines(), "\n"), "work again") })
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -110,5 +111,35 @@ func TestHeartbeatsAfterTinyMaxPayload(t *testing.T) {
 				t.Errorf("the log: %s", got)
 			}
 		})
+	}
+}
+
+// TestHeartbeatsDeniedForAWhile: the log tells that they are refused, that they are not
+// any more, and, when they are again, that too.
+func TestHeartbeatsDeniedForAWhile(t *testing.T) {
+	users := func(deny ...string) func(*server.Options) {
+		return func(o *server.Options) {
+			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: deny}}}}
+		}
+	}
+	const refused, over = "have trouble", "heartbeats and the recovery service work again"
+	s, reload := reloadable(t, users("kvrelay.*.*.*.heartbeat"))
+	var log logLines
+	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Auth: Auth{User: "u", Password: "p"}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p.timing = brisk
+	openRank(t, p, 7, 1, 400)
+	stop := run(t, p)
+	count := func(text string) int { return strings.Count(strings.Join(log.lines(), "\n"), text) }
+	for i := range 2 {
+		eventually(t, "the trouble", func() bool { return count(refused) == i+1 })
+		if n := count(over); n != i {
+			t.Fatalf("told %d times that it is over", n)
+		}
+		reload(users("none"))
+		eventually(t, "the good news", func() bool { return count(over) == i+1 })
+		reload(users("kvrelay.*.*.*.heartbeat"))
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }
