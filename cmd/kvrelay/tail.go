@@ -28,7 +28,8 @@ Shows router events as they pass on NATS, in any profile: a line each for people
 or JSON lines with --json. It only listens: what passed before is not shown, and
 ids that are missing are marked. With --stream it begins with what a JetStream
 stream has kept. With --index it follows as a router does, recovery included,
-and shows who holds how many blocks in which tier.
+and shows who holds how many blocks in which tier (of relays with SINK=jetstream
+give --stream as well: else all of it comes by recovery, and HOLES counts that).
 
   kvrelay tail --nats-url nats://127.0.0.1:4222
   kvrelay tail --index
