@@ -79,15 +79,16 @@ func TestNoiseAtThePorts(t *testing.T) {
 		random[i] = byte(rand.Uint32())
 	}
 	random[0] = 7
+	const hung = "its event endpoint takes connections and does not answer"
 	const foreign, given = "what answers at its event endpoint is no publisher", "live connection given up: what comes is no ZMTP"
 	for name, n := range map[string]struct {
 		live, replay func(net.Conn)
 		want         []string
 	}{
 		"random bytes":    {says(random), nil, []string{foreign, "does not speak ZMTP: it begins with"}},
-		"half a greeting": {hangs(handshake("PUB")[:30]), nil, []string{foreign, "30 bytes came"}},
-		"silence":         {hangs(nil), nil, []string{foreign, "the peer says nothing"}},
-		"closes":          {func(net.Conn) {}, nil, []string{foreign}},
+		"half a greeting": {hangs(handshake("PUB")[:30]), nil, []string{hung, "30 bytes came"}},
+		"silence":         {hangs(nil), nil, []string{hung, "the peer says nothing"}},
+		"closes":          {func(nc net.Conn) { nc.Close() }, nil, []string{foreign}},
 		"HTTP":            {says([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), nil, []string{foreign, "HTTP/1.1 400 Bad"}},
 		"TLS":             {says([]byte("\x15\x03\x03\x00\x02\x02\x46")), nil, []string{foreign, "peer speaks TLS, not ZMTP"}},
 		"redis":           {says([]byte("-ERR Protocol error: unbalanced quotes\r\n")), nil, []string{foreign, "-ERR Protocol er"}},
@@ -95,7 +96,8 @@ func TestNoiseAtThePorts(t *testing.T) {
 		"no frames":       {hangs(append(handshake("PUB"), 0xF3, 1)), nil, []string{given, "bad flags"}},
 		"a publisher without its ROUTER": {hangs(handshake("PUB")), says([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")),
 			[]string{"what answers at the replay endpoint is no engine's replay socket", "HTTP/1.1 400 Bad"}},
-		"mute sockets": {hangs(handshake("PUB")), hangs(handshake("ROUTER")), []string{"replay requests are in vain", "the replay endpoint does not answer"}},
+		"a ROUTER that hangs": {hangs(handshake("PUB")), hangs(nil), []string{"the replay endpoint takes connections and does not answer: gaps stay open"}},
+		"mute sockets":        {hangs(handshake("PUB")), hangs(handshake("ROUTER")), []string{"replay requests are in vain", "the replay endpoint does not answer"}},
 		"a ROUTER of garbage": {hangs(handshake("PUB")), hangs(append(handshake("ROUTER"), bytes.Repeat([]byte{0xF3}, 9)...)),
 			[]string{"replay requests are in vain", "sends is no ZMTP"}},
 		"a ROUTER of other words": {hangs(handshake("PUB")), hangs(append(handshake("ROUTER"), "\x00\x05hello"...)),

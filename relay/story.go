@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"time"
 
@@ -55,11 +56,19 @@ func (t *story) unreachable(s *Stream, err error) {
 	switch {
 	case strings.HasPrefix(s.src.Endpoint, listenPrefix):
 		s.log.Warn("cannot listen for the engine's publisher: trying again", "error", err)
+	case hangs(err):
+		s.log.Warn("waiting for the engine: its event endpoint takes connections and does not answer: it hangs, or somebody else has the port", "error", err)
 	case errors.Is(err, zmtp.ErrHandshake):
 		s.log.Warn("waiting for the engine: what answers at its event endpoint is no publisher", "error", err)
 	default:
 		s.log.Warn("waiting for the engine: its event endpoint cannot be reached yet", "error", err)
 	}
+}
+
+// hangs: the handshake did not come to its end in time. A hung engine does so, too, so
+// nothing is said of who it is.
+func hangs(err error) bool {
+	return errors.Is(err, zmtp.ErrHandshake) && errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (t *story) stranger(s *Stream, err error) {

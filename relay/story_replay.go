@@ -168,6 +168,11 @@ func (t *story) replayRefused(s *Stream, err error) {
 	t.replayRefusals++
 	t.trouble(err)
 	t.asks.failing, t.asks.told = replayRefuses, true
+	if hangs(err) {
+		t.asks.failing = replaySilent
+		s.log.Warn("the replay endpoint takes connections and does not answer: gaps stay open until it does", "replay", s.src.Replay, "error", err)
+		return
+	}
 	if errors.Is(err, zmtp.ErrHandshake) {
 		t.asks.failing = replayForeign
 		s.log.Warn("what answers at the replay endpoint is no engine's replay socket: gaps stay open until one does", "replay", s.src.Replay, "error", err)
