@@ -223,10 +223,7 @@ func TestRivalComes(t *testing.T) {
 	root := t.TempDir()
 	var l logged
 	r, stop := joined(t, root, func(o *Options) { o.Log = l.log() })
-	withdraw, err := r.Register(t.Context(), fixed{worker: 7, publisher: 9})
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, fixed{worker: 7, publisher: 9})
 	defer withdraw()
 	others := NewFile(root, testLog(t))
 	put := func(publisher, worker uint64, rank uint32) record {
@@ -265,14 +262,8 @@ func TestCardFollows(t *testing.T) {
 	var size atomic.Uint64
 	size.Store(16)
 	r.SetEngine(Engine{FirstRank: 0, Ranks: 2})
-	a, err := r.Register(t.Context(), fixed{worker: 31, publisher: 1, size: &size})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := r.Register(t.Context(), fixed{worker: 31, publisher: 2, rank: 1, size: &atomic.Uint64{}}) // idle: the other one knows
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := onRecord(t, r, fixed{worker: 31, publisher: 1, size: &size})
+	b := onRecord(t, r, fixed{worker: 31, publisher: 2, rank: 1, size: &atomic.Uint64{}}) // idle: the other one knows
 	card(`"data_parallel_start_rank":0,"data_parallel_size":2`)
 	size.Store(0) // restarted, nothing stored yet
 	r.SetEngine(Engine{FirstRank: 0, Ranks: 3})

@@ -63,15 +63,9 @@ func TestNATSLinkClosed(t *testing.T) {
 	var made links
 	r, _ := joined(t, t.TempDir(), dotted, made.to(s.ClientURL()), func(o *Options) { o.Log = l.log() })
 	a := newNATSAsker(t, s.ClientURL())
-	gone, err := r.Register(t.Context(), fixed{worker: 5, publisher: 0xdef})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone := onRecord(t, r, fixed{worker: 5, publisher: 0xdef})
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	defer withdraw()
 	gone()
 	o.Port, o.MaxPayload = s.Addr().(*net.TCPAddr).Port, 1024
@@ -93,10 +87,7 @@ func TestNATSLinkClosed(t *testing.T) {
 		t.Errorf("the log says %s", text)
 	}
 	// A rank that comes later is heard there too.
-	withdraw2, err := r.Register(t.Context(), fixed{worker: 6, publisher: 0xabd})
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw2 := onRecord(t, r, fixed{worker: 6, publisher: 0xabd})
 	withdraw2()
 	withdraw()
 	if a.ask(natsSubject, a.body(query{}), patience) {
@@ -136,10 +127,7 @@ func TestNATSLinkRefused(t *testing.T) {
 	sources := []fixed{{worker: 1<<63 + 10, publisher: 0xabc}, {worker: 5, publisher: 0xdef}}
 	subjects := []string{natsSubject, "dyn-amo_back%2Eend.worker_kv_query_source_def-5"}
 	for _, src := range sources {
-		withdraw, err := r.Register(t.Context(), src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		withdraw := onRecord(t, r, src)
 		defer withdraw()
 	}
 	heard := func(i int) {
@@ -174,10 +162,7 @@ func TestNATSRefusedLater(t *testing.T) {
 	r, _ := joined(t, t.TempDir(), dotted, overNATS(url), func(o *Options) { o.Log = l.log() })
 	a := newNATSAsker(t, url)
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	defer withdraw()
 	heard := func() bool { return a.ask(natsSubject, a.body(query{Worker: src.worker}), patience/10) }
 	for range 2 {
@@ -210,10 +195,7 @@ func TestNATSSubscriptionLimit(t *testing.T) {
 			return sinks.Connect(ctx, sinks.Options{Servers: []string{url.Load().(string)}}, "recovery", trouble)
 		}
 	})
-	withdraw, err := r.Register(t.Context(), fixed{worker: 5, publisher: 0xdef})
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, fixed{worker: 5, publisher: 0xdef})
 	defer withdraw()
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc, why: new(atomic.Pointer[string])}
 	registered := make(chan func(), 1)

@@ -125,10 +125,7 @@ func TestNATSPlane(t *testing.T) {
 	r, _ := joined(t, root, overNATS(url), dotted)
 	a := newNATSAsker(t, url)
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc, rank: 3}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	names := files(t, root)
 	if len(names) != 1 {
 		t.Fatalf("files %q", names)
@@ -173,10 +170,7 @@ func TestNATSPlaneWorker(t *testing.T) {
 	r, _ := joined(t, root, overNATS(url), worker1)
 	a := newNATSAsker(t, url)
 	for range 2 { // and again, after it was withdrawn
-		withdraw, err := r.Register(t.Context(), fixed{worker: 31, publisher: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		withdraw := onRecord(t, r, fixed{worker: 31, publisher: 1})
 		const subject = "dyn-amo_backend.generate-1f"
 		if instance, _ := onFile(t, r, root); !strings.HasSuffix(instance, `"transport":{"nats_tcp":"`+subject+`"}}`) {
 			t.Errorf("got %s", instance)
@@ -202,10 +196,7 @@ func TestNATSPlaneHostile(t *testing.T) {
 	r, _ := joined(t, t.TempDir(), overNATS(url), dotted, func(o *Options) { o.Log = l.log() })
 	a := newNATSAsker(t, url)
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	defer withdraw()
 	good := a.body(query{Worker: src.worker})
 	lies := bytes.Clone(good)
@@ -256,10 +247,7 @@ func TestNATSPlaneTooMany(t *testing.T) {
 	r, stop := joined(t, t.TempDir(), overNATS(url), dotted)
 	a := newNATSAsker(t, url)
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	defer withdraw()
 	body := a.body(query{Worker: src.worker})
 	for range maxAnswers {
@@ -470,10 +458,7 @@ func TestNATSPlaneLate(t *testing.T) {
 	defer run(r)()
 	s := natsServer(t, func(o *natsd.Options) { o.Port = port })
 	src := fixed{worker: 1<<63 + 10, publisher: 0xabc}
-	withdraw, err := r.Register(t.Context(), src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, src)
 	defer withdraw()
 	// It is heard on a new link too.
 	s.Shutdown()

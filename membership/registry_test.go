@@ -76,6 +76,16 @@ func joined(t *testing.T, root string, change ...func(*Options)) (r *Registry, s
 	return r, stop
 }
 
+// onRecord puts src on record, and says how to take it back.
+func onRecord(t *testing.T, r *Registry, src Source) (withdraw func()) {
+	t.Helper()
+	withdraw, err := r.Register(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withdraw
+}
+
 // elsewhere is a registry like r on another host: whether it lives cannot be seen.
 func elsewhere(r *Registry) *Registry { return &Registry{o: r.o, target: "203.0.113.7:1"} }
 
@@ -99,10 +109,7 @@ func files(t *testing.T, root string) []string {
 func TestRecord(t *testing.T) {
 	root := t.TempDir()
 	r, _ := joined(t, root)
-	withdraw, err := r.Register(t.Context(), fixed{worker: 1<<63 + 10, publisher: 0xabc, rank: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, fixed{worker: 1<<63 + 10, publisher: 0xabc, rank: 3})
 	const name = "namespace%2Fdyn%2Damo%2Fcomponent%2Fbackend%2Fendpoint%2Fgenerate%2Ftopic%2Fkv%2Devents%2Fabc"
 	if got := files(t, root); !slices.Equal(got, []string{name}) {
 		t.Fatalf("files %q", got)

@@ -33,10 +33,7 @@ func TestRegisterWorker(t *testing.T) {
 	root := t.TempDir()
 	r, _ := joined(t, root, worker1)
 	r.SetEngine(Engine{BlockSize: 32, FirstRank: 2, Ranks: 2})
-	a, err := r.Register(t.Context(), fixed{worker: 31, publisher: 1, rank: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := onRecord(t, r, fixed{worker: 31, publisher: 1, rank: 2})
 	const instanceWant = `{"type":"Endpoint","namespace":"dyn-amo","component":"backend","endpoint":"generate","instance_id":31,"transport":{"tcp":"ADDR/1f/dyn-amo/backend/generate"}}`
 	const runtime = `"runtime_config":{"total_kv_blocks":null,"data_parallel_start_rank":2,"data_parallel_size":2,"enable_local_indexer":true,"enable_eagle":false}}}`
 	instance, model := onFile(t, r, root)
@@ -48,10 +45,7 @@ func TestRegisterWorker(t *testing.T) {
 		t.Errorf("got %s", model)
 	}
 	// A rank that nobody spoke of widens the card.
-	b, err := r.Register(t.Context(), fixed{worker: 31, publisher: 2, rank: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := onRecord(t, r, fixed{worker: 31, publisher: 2, rank: 5})
 	if _, model := onFile(t, r, root); !strings.Contains(model, `"data_parallel_start_rank":2,"data_parallel_size":4`) {
 		t.Errorf("got %s", model)
 	}
@@ -135,15 +129,9 @@ func TestWorkerNobodyKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, stop := joined(t, root, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(locked{&log, &mu}, nil)) })
-	withdraw, err := r.Register(t.Context(), fixed{worker: 31, publisher: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	withdraw := onRecord(t, r, fixed{worker: 31, publisher: 1})
 	defer withdraw()
-	known, err := r.Register(t.Context(), fixed{worker: 255, publisher: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := onRecord(t, r, fixed{worker: 255, publisher: 2})
 	defer known()
 	eventually(t, "the log tells", func() bool { return said() > 0 })
 	stop()

@@ -205,10 +205,7 @@ func TestCredentials(t *testing.T) {
 // the PONG behind it; it stays until it is allowed.
 func TestPermissions(t *testing.T) {
 	user := func(allow ...string) []*server.User {
-		return []*server.User{
-			{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: allow}}},
-			{Username: "reader", Password: "p"},
-		}
+		return permitted(server.Permissions{Publish: &server.SubjectPermission{Allow: allow}})
 	}
 	s, reload := reloadable(t, func(o *server.Options) { o.Users = user("other") })
 	var log logLines

@@ -10,12 +10,20 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// denying are the users of a server that does not let the relay publish to subject.
+// permitted are the users of a server that lets the relay do this much, and a reader
+// all.
+func permitted(p server.Permissions) []*server.User {
+	return []*server.User{{Username: "u", Password: "p", Permissions: &p}, {Username: "reader", Password: "p"}}
+}
+
+// denying are those of one that does not let the relay publish to subject.
 func denying(subject ...string) []*server.User {
-	return []*server.User{
-		{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: subject}}},
-		{Username: "reader", Password: "p"},
-	}
+	return permitted(server.Permissions{Publish: &server.SubjectPermission{Deny: subject}})
+}
+
+// deafening are those of one that does not let the relay subscribe to subject.
+func deafening(subject ...string) []*server.User {
+	return permitted(server.Permissions{Subscribe: &server.SubjectPermission{Deny: subject}})
 }
 
 // TestOneRankDenied: a rank whose subject NATS refuses is told of and held,

@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ func (a *Auth) explain(servers []string, err, dialErr error) error {
 	text := strings.ToLower(err.Error())
 	switch {
 	case errors.Is(err, nats.ErrNoServers), dialErr != nil && errors.Is(err, dialErr):
-		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL or --nats-url, or start it", where, reason(dialErr, err))
+		return fmt.Errorf("NATS at %s cannot be reached (%w): check KVRELAY_NATS_URL or --nats-url, or start it", where, cmp.Or(dialErr, err))
 	case strings.Contains(text, "nkeys not supported"):
 		return fmt.Errorf("NATS at %s knows no nkeys: check %s", where, a.settings(servers...))
 	case refused(text):
@@ -124,13 +125,6 @@ func redactAll(servers []string) string {
 		names[i] = redact(s)
 	}
 	return strings.Join(names, ",")
-}
-
-func reason(dialErr, err error) error {
-	if dialErr != nil {
-		return dialErr
-	}
-	return err
 }
 
 // inURL is the kind of credentials that the servers' addresses hold, "": none.

@@ -275,13 +275,7 @@ func TestAccountLimits(t *testing.T) {
 // TestSubscriptionsAllowedLater: heartbeats are heard, and the recovery service is
 // there, once they may be, though the server does not tell.
 func TestSubscriptionsAllowedLater(t *testing.T) {
-	users := func(deny ...string) []*server.User {
-		return []*server.User{
-			{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: deny}}},
-			{Username: "reader", Password: "p"},
-		}
-	}
-	s, reload := reloadable(t, func(o *server.Options) { o.Users = users("kvrelay.*.*.*.recover") })
+	s, reload := reloadable(t, func(o *server.Options) { o.Users = deafening("kvrelay.*.*.*.recover") })
 	var log logLines
 	p := newTest(t, Options{Servers: []string{s.ClientURL()}, Auth: Auth{User: "u", Password: "p"}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	p.timing = brisk
@@ -291,10 +285,10 @@ func TestSubscriptionsAllowedLater(t *testing.T) {
 	k.step(k.events())
 	drained(t, p)
 	eventually(t, "the refusal", func() bool { return strings.Contains(strings.Join(log.lines(), "\n"), "kvrelay.dynamo.7.0.recover") })
-	reload(func(o *server.Options) { o.Users = users("nothing") })
+	reload(func(o *server.Options) { o.Users = deafening("nothing") })
 	served(t, nc, "kvrelay.dynamo.7.0.recover")
 	// What is allowed stays on its link; $SRV alone is not worth another.
-	reload(func(o *server.Options) { o.Users = users("$SRV.>") })
+	reload(func(o *server.Options) { o.Users = deafening("$SRV.>") })
 	k.step(k.events())
 	drained(t, p)
 	total := func() uint64 {
@@ -316,21 +310,18 @@ func TestSubscriptionsAllowedLater(t *testing.T) {
 // are heard again when they may.
 func TestAnswersAllowedLater(t *testing.T) {
 	t.Parallel() // the silence takes five seconds
-	users := func(deny ...string) []*server.User {
-		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: deny}}}}
-	}
 	s, reload := reloadable(t, func(o *server.Options) {
 		o.JetStream, o.StoreDir, o.NoSystemAccount = true, t.TempDir(), false
-		o.Users = users("nothing")
+		o.Users = deafening("nothing")
 	})
 	p := newStreamTest(t, s, Options{Auth: Auth{User: "u", Password: "p"}})
 	k := openRank(t, p, 7, 1, 200)
 	run(t, p)
 	k.step(k.events())
 	drained(t, p)
-	reload(func(o *server.Options) { o.Users = users("_INBOX.>") })
+	reload(func(o *server.Options) { o.Users = deafening("_INBOX.>") })
 	k.step(k.events())
 	says(t, p, "does not let the user or password subscribe", "_INBOX")
-	reload(func(o *server.Options) { o.Users = users("nothing") })
+	reload(func(o *server.Options) { o.Users = deafening("nothing") })
 	drained(t, p)
 }

@@ -119,7 +119,7 @@ func TestHeartbeatsAfterTinyMaxPayload(t *testing.T) {
 func TestHeartbeatsDeniedForAWhile(t *testing.T) {
 	users := func(deny ...string) func(*server.Options) {
 		return func(o *server.Options) {
-			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: deny}}}}
+			o.Users = denying(deny...)
 		}
 	}
 	const refused, over = "have trouble", "heartbeats and the recovery service work again"

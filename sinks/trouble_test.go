@@ -77,7 +77,7 @@ func TestSubjectReadLater(t *testing.T) {
 	t.Parallel() // the silence takes five seconds
 	users := func(deny string) func(*server.Options) {
 		return func(o *server.Options) {
-			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{deny}}}}}
+			o.Users = deafening(deny)
 		}
 	}
 	dir := t.TempDir()
